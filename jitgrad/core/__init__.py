@@ -1,0 +1,1 @@
+"""What everything else stands on: abstract values, primitives, graphs, and the dispatch between eager and traced."""

@@ -1,0 +1,64 @@
+"""The one seam between operations and what runs them.
+
+Operations stand below tensors, yet calling one makes a tensor. So the core only says what it needs of an engine; the
+tensor layer provides the one engine there is (eager and traced values alike) when the package is imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from jitgrad.core.primitive import Primitive, Value
+
+__all__ = ["Engine", "apply", "as_value", "install", "is_value", "wrap"]
+
+
+class Engine(Protocol):
+    """What the core needs to know of tensors."""
+
+    value_class: type
+
+    def as_value(self, obj: Any, what: str) -> Value:
+        """A tensor of anything array-like; tensors pass unchanged."""
+
+    def apply(self, primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        """Run (eagerly, recording where a gradient is wanted) or trace one primitive."""
+
+    def wrap(self, data: Any) -> Value:
+        """An untracked tensor on an ndarray or a tracer."""
+
+
+class _Missing:
+    value_class = object
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("the tensor layer is not loaded; import jitgrad instead of its inner modules")
+
+
+_engine: Any = _Missing()
+
+
+def install(engine: Engine) -> None:
+    """Called once, by the tensor layer."""
+    global _engine
+    _engine = engine
+
+
+def apply(primitive: Primitive, *args: Any, **params: Any) -> Any:
+    """The result of a primitive on values or array-likes."""
+    return _engine.apply(primitive, args, params)
+
+
+def as_value(obj: Any, what: str = "argument") -> Value:
+    """A tensor of anything array-like."""
+    return _engine.as_value(obj, what)
+
+
+def wrap(data: Any) -> Value:
+    """An untracked tensor on an ndarray or a tracer."""
+    return _engine.wrap(data)
+
+
+def is_value(obj: Any) -> bool:
+    """Whether this is a tensor already."""
+    return isinstance(obj, _engine.value_class)

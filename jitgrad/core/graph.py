@@ -1,0 +1,166 @@
+"""The value-free graph: nodes of primitives over typed variables, with a verifier and a printer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from jitgrad.core.aval import ShapedArray, make_aval
+from jitgrad.core.primitive import Primitive
+from jitgrad.errors import GraphError
+
+__all__ = ["Atom", "Constant", "Graph", "Node", "Tracer", "Variable"]
+
+
+class Variable:
+    """A value of the graph: its aval, and nothing else; identity is its name."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.aval = aval
+
+
+class Constant:
+    """A known value: a literal of the program, or an array that the traced function captured."""
+
+    __slots__ = ("aval", "value")
+
+    def __init__(self, value: np.ndarray[Any, Any]) -> None:
+        self.value = value
+        self.aval = make_aval(value.shape, value.dtype)
+
+    @property
+    def is_literal(self) -> bool:
+        """A plain number."""
+        return self.value.ndim == 0
+
+
+Atom: TypeAlias = Variable | Constant
+
+
+@dataclass(slots=True)
+class Node:
+    """One application of a primitive."""
+
+    primitive: Primitive
+    inputs: tuple[Atom, ...]
+    params: dict[str, Any]
+    outputs: tuple[Variable, ...]
+    where: str | None = None  # file:line of the user's code
+
+
+@dataclass(slots=True)
+class Graph:
+    """Inputs, nodes in order of execution, outputs."""
+
+    name: str = "graph"
+    inputs: list[Variable] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    outputs: list[Atom] = field(default_factory=list)
+
+    def add_input(self, aval: ShapedArray) -> Tracer:
+        """A new input, as a tracer."""
+        variable = Variable(aval)
+        self.inputs.append(variable)
+        return Tracer(self, variable)
+
+    def add(self, primitive: Primitive, inputs: tuple[Atom, ...], params: dict[str, Any], avals: Sequence[ShapedArray]) -> list[Tracer]:
+        """Append a node; its results as tracers."""
+        outputs = tuple(Variable(a) for a in avals)
+        self.nodes.append(Node(primitive, inputs, params, outputs))
+        return [Tracer(self, o) for o in outputs]
+
+    def live(self) -> Graph:
+        """This graph without the nodes that no output needs (inputs stay)."""
+        needed: set[Atom] = set(self.outputs)
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            if not needed.isdisjoint(node.outputs):
+                kept.append(node)
+                needed.update(node.inputs)
+        return Graph(self.name, list(self.inputs), kept[::-1], list(self.outputs))
+
+    def used_inputs(self) -> set[Atom]:
+        """The inputs that a node or an output reads."""
+        read: set[Atom] = set(self.outputs)
+        for node in self.nodes:
+            read.update(node.inputs)
+        return read.intersection(self.inputs)
+
+    def verify(self) -> Graph:
+        """Raise ``GraphError`` unless every value is defined once, before its use; give the graph back."""
+        defined: set[Variable] = set()
+        for variable in self.inputs:
+            if variable in defined:
+                raise GraphError(f"{self.name}: an input stands twice")
+            defined.add(variable)
+        for node in self.nodes:
+            for atom in node.inputs:
+                if isinstance(atom, Variable) and atom not in defined:
+                    raise GraphError(f"{self.name}: {node.primitive} reads a value that is not defined before it\n{self}")
+            for variable in node.outputs:
+                if variable in defined:
+                    raise GraphError(f"{self.name}: {node.primitive} defines a value again\n{self}")
+                defined.add(variable)
+            if len(node.outputs) != node.primitive.outputs:
+                raise GraphError(f"{self.name}: {node.primitive} has {len(node.outputs)} results")
+        for atom in self.outputs:
+            if isinstance(atom, Variable) and atom not in defined:
+                raise GraphError(f"{self.name}: an output is not defined\n{self}")
+        return self
+
+    def _names(self) -> dict[Variable, str]:
+        def letters() -> Iterator[str]:
+            count = 0
+            while True:
+                number, name = count, ""
+                while True:
+                    name = chr(ord("a") + number % 26) + name
+                    number = number // 26 - 1
+                    if number < 0:
+                        break
+                yield name
+                count += 1
+
+        supply = letters()
+        names = {v: next(supply) for v in self.inputs}
+        for node in self.nodes:
+            names.update({v: next(supply) for v in node.outputs})
+        return names
+
+    def __str__(self) -> str:
+        names = self._names()
+
+        def show(atom: Atom) -> str:
+            if isinstance(atom, Variable):
+                return names.get(atom, "?")
+            return repr(atom.value.item()) if atom.is_literal else f"captured {atom.aval!r}"
+
+        head = ", ".join(f"{names[v]}:{v.aval!r}" for v in self.inputs)
+        lines = [f"{self.name}({head}):"]
+        for node in self.nodes:
+            left = ", ".join(f"{names[v]}:{v.aval!r}" for v in node.outputs)
+            params = "".join(f" {k}={v!r}" for k, v in node.params.items())
+            where = f"  # {node.where}" if node.where else ""
+            lines.append(f"  {left} = {node.primitive.name} {' '.join(map(show, node.inputs))}{params}{where}")
+        lines.append(f"  return {', '.join(map(show, self.outputs))}")
+        return "\n".join(lines)
+
+
+class Tracer:
+    """Stands for a value while a function is traced; a tensor carries it in place of an ndarray."""
+
+    __slots__ = ("graph", "variable")
+
+    def __init__(self, graph: Graph, variable: Variable) -> None:
+        self.graph = graph
+        self.variable = variable
+
+    @property
+    def aval(self) -> ShapedArray:
+        """The aval of the value that it stands for."""
+        return self.variable.aval

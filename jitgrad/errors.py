@@ -1,0 +1,108 @@
+"""Every error and warning of jitgrad: one root, Python's own families kept catchable.
+
+A message says what happened (with shapes, dtypes and the operation), where in the user's code, and what to do next.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = [
+    "AnomalyError",
+    "ArgumentError",
+    "CacheWarning",
+    "ConfigError",
+    "ConversionError",
+    "DefinitionError",
+    "DtypeError",
+    "GradientError",
+    "GradientWarning",
+    "GraphError",
+    "InPlaceError",
+    "JitgradError",
+    "NoGraphError",
+    "NotDifferentiableError",
+    "ReleasedGraphError",
+    "ShapeError",
+    "UnsupportedError",
+    "user_line",
+]
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class JitgradError(Exception):
+    """Root of every error that jitgrad raises on purpose."""
+
+
+class ShapeError(JitgradError, ValueError):
+    """Shapes, axes or extents that do not fit together."""
+
+
+class ArgumentError(JitgradError, ValueError):
+    """An argument whose value is not acceptable."""
+
+
+class ConfigError(JitgradError, ValueError):
+    """A setting (environment variable or option) that cannot be used."""
+
+
+class DtypeError(JitgradError, TypeError):
+    """A dtype that the operation, or differentiation, does not support."""
+
+
+class UnsupportedError(JitgradError, TypeError):
+    """A NumPy function, argument or object that jitgrad does not handle."""
+
+
+class ConversionError(JitgradError, RuntimeError, TypeError):
+    """A tracked tensor cannot leave the graph silently (``numpy()``, ``np.asarray``, ``float`` in a transform)."""
+
+
+class DefinitionError(JitgradError, TypeError):
+    """An operation block that is incomplete or contradicts itself."""
+
+
+class GraphError(JitgradError, RuntimeError):
+    """Root of the faults of recorded graphs."""
+
+
+class NoGraphError(GraphError):
+    """``backward`` of a tensor that no recorded operation leads to."""
+
+
+class ReleasedGraphError(GraphError):
+    """A second ``backward`` through a graph that the first one released."""
+
+
+class InPlaceError(GraphError):
+    """A value that backward needs was overwritten in place, or the write itself is not allowed."""
+
+
+class NotDifferentiableError(GraphError):
+    """An operation on the path has no derivative."""
+
+
+class GradientError(GraphError):
+    """A gradient check failed."""
+
+
+class AnomalyError(GraphError):
+    """A gradient turned NaN or infinite while ``detect_anomaly`` was on."""
+
+
+class GradientWarning(UserWarning):
+    """Something legal that probably loses a gradient."""
+
+
+class CacheWarning(UserWarning):
+    """The kernel cache on disk could not be used as it is."""
+
+
+def user_line(depth: int = 1) -> str:
+    """``file:line`` of the nearest caller outside the package: the line of the user's own code."""
+    frame = sys._getframe(depth)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
