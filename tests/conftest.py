@@ -1,0 +1,27 @@
+"""Settings shared by all tests: Hypothesis profiles, worker processes, checks around every test."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# No deadline anywhere: the first example of a test may have to compile its kernel.
+settings.register_profile("dev", max_examples=50, deadline=None)
+settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("night", max_examples=2000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Run named test files in this process: starting workers would take longer than they save."""
+    named = config.invocation_params.args and all(
+        Path(arg.partition("::")[0]).suffix == ".py" for arg in config.args
+    )
+    return 0 if named else None
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Checks around every test: autouse fixtures that fail a test which leaves state behind (grad mode, tracing)
+# belong here.
+# ---------------------------------------------------------------------------------------------------------
