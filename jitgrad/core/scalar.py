@@ -297,21 +297,22 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
     """Exact rational arithmetic: slow, and right where a*b alone would overflow, underflow or cancel."""
-    loose: Any = _quiet(lambda: a * b + c)
-    if not (np.isfinite(a) and np.isfinite(b) and np.isfinite(c)):
-        return loose
+    if not (np.isfinite(a) and np.isfinite(b)):
+        return _quiet(lambda: a * b + c)
+    if not np.isfinite(c):
+        return c
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
-    if exact == 0:
-        return loose if loose == 0 else type(a)(0.0)
-    return _round(exact, type(a))
+    # An exact zero has the sign that ordinary arithmetic gives it.
+    return _round(exact, type(a)) if exact else _quiet(lambda: a * b + c)
 
 
 def _round(q: Fraction, kind: type[np.floating[Any]]) -> Any:
-    """The nearest number of the type `kind` (ties to even) to a nonzero rational."""
+    """The number of the type `kind` nearest to a nonzero rational, ties to even."""
     info = np.finfo(kind)
-    # Scaled so that one unit in the last place becomes 1; a subnormal result has fewer bits.
-    e = max(abs(q.numerator).bit_length() - q.denominator.bit_length(), int(info.minexp)) - int(info.nmant)
-    while abs(q) < Fraction(2) ** (e + int(info.nmant)) and e > int(info.minexp) - int(info.nmant):
+    # The exponent that makes one unit in the last place 1; a subnormal result has fewer bits.
+    e = abs(q.numerator).bit_length() - q.denominator.bit_length()
+    if abs(q) < Fraction(2) ** e:
         e -= 1
-    n = round(q / Fraction(2) ** e)
-    return _quiet(lambda: kind(np.ldexp(float(n), e)))
+    e = max(e, int(info.minexp)) - int(info.nmant)
+    n = round(abs(q) / Fraction(2) ** e)
+    return _quiet(lambda: kind(math.copysign(np.ldexp(float(n), e), 1 if q > 0 else -1)))

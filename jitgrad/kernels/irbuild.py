@@ -1,0 +1,255 @@
+"""Tracing Python arithmetic into LLVM IR, and turning such a trace into a function that Numba code can call.
+
+A *body* is a Python function of :class:`Value` arguments without control flow. Running it once emits its
+instructions into the caller's own basic block (no callee for Numba to compile, and a loop around it vectorises);
+constants take the type of the other operand, so one body can serve float32 and float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import llvmlite.ir as ir
+import numpy as np
+from numba.core import types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+from numba.np import numpy_support
+
+F64, F32, I64, I32, I1 = ir.DoubleType(), ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(1)
+
+
+class Value:
+    """An LLVM value and the builder that emits what is done with it."""
+
+    __slots__ = ("builder", "llvm")
+
+    def __init__(self, builder: Any, llvm: Any) -> None:
+        self.builder = builder
+        self.llvm = llvm
+
+    @property
+    def is_float(self) -> bool:
+        return self.llvm.type in (F64, F32)
+
+    def lift(self, x: Any) -> Any:
+        """The LLVM operand for x: constants get the type of this value."""
+        if isinstance(x, Value):
+            return x.llvm
+        return ir.Constant(self.llvm.type, float(x) if self.is_float else _wrapped(int(x), self.llvm.type.width))
+
+    def lifted(self, x: Any) -> Value:
+        """x, a constant, as a Value of this value's type."""
+        return Value(self.builder, self.lift(x))
+
+    def _emit(self, on_float: str, on_int: str, a: Any, b: Any) -> Value:
+        return Value(self.builder, getattr(self.builder, on_float if self.is_float else on_int)(a, b))
+
+    def _compare(self, op: str, x: Any) -> Value:
+        b = self.builder
+        return Value(b, (b.fcmp_ordered if self.is_float else b.icmp_signed)(op, self.llvm, self.lift(x)))
+
+    def __add__(self, x: Any) -> Value:
+        return self._emit("fadd", "add", self.llvm, self.lift(x))
+
+    def __radd__(self, x: Any) -> Value:
+        return self._emit("fadd", "add", self.lift(x), self.llvm)
+
+    def __sub__(self, x: Any) -> Value:
+        return self._emit("fsub", "sub", self.llvm, self.lift(x))
+
+    def __rsub__(self, x: Any) -> Value:
+        return self._emit("fsub", "sub", self.lift(x), self.llvm)
+
+    def __mul__(self, x: Any) -> Value:
+        return self._emit("fmul", "mul", self.llvm, self.lift(x))
+
+    def __rmul__(self, x: Any) -> Value:
+        return self._emit("fmul", "mul", self.lift(x), self.llvm)
+
+    def __truediv__(self, x: Any) -> Value:
+        return self._emit("fdiv", "", self.llvm, self.lift(x))
+
+    def __rtruediv__(self, x: Any) -> Value:
+        return self._emit("fdiv", "", self.lift(x), self.llvm)
+
+    def __neg__(self) -> Value:
+        return Value(self.builder, self.builder.fneg(self.llvm) if self.is_float else self.builder.neg(self.llvm))
+
+    def __lshift__(self, n: int) -> Value:
+        return Value(self.builder, self.builder.shl(self.llvm, self.lift(n)))
+
+    def __rshift__(self, n: int) -> Value:
+        """Logical shift."""
+        return Value(self.builder, self.builder.lshr(self.llvm, self.lift(n)))
+
+    def __and__(self, x: Any) -> Value:
+        return self._emit("", "and_", self.llvm, self.lift(x))
+
+    def __or__(self, x: Any) -> Value:
+        return self._emit("", "or_", self.llvm, self.lift(x))
+
+    def __xor__(self, x: Any) -> Value:
+        return self._emit("", "xor", self.llvm, self.lift(x))
+
+    # Floating comparisons are ordered: false when an operand is NaN. They give a Value of LLVM's i1.
+    def __lt__(self, x: Any) -> Value:
+        return self._compare("<", x)
+
+    def __le__(self, x: Any) -> Value:
+        return self._compare("<=", x)
+
+    def __gt__(self, x: Any) -> Value:
+        return self._compare(">", x)
+
+    def __ge__(self, x: Any) -> Value:
+        return self._compare(">=", x)
+
+    def __eq__(self, x: object) -> Value:  # type: ignore[override]
+        return self._compare("==", x)
+
+    def __ne__(self, x: object) -> Value:  # type: ignore[override]
+        return self._compare("!=", x)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _wrapped(n: int, width: int) -> int:
+    """n as the signed integer with the same `width` bits: llvmlite wants constants signed."""
+    return n - (1 << width) if n >> (width - 1) == 1 else n
+
+
+def call(name: str, *args: Any) -> Value:
+    """A call of an LLVM intrinsic overloaded on the type of its arguments; at least one must be a Value."""
+    first = next(a for a in args if isinstance(a, Value))
+    llvm = [first.lift(a) for a in args]
+    ty = first.llvm.type
+    fn = first.builder.module.declare_intrinsic(name, [ty], ir.FunctionType(ty, [ty] * len(llvm)))
+    return Value(first.builder, first.builder.call(fn, llvm))
+
+
+def fma(a: Any, b: Any, c: Any) -> Value:
+    """a*b + c rounded once."""
+    return call("llvm.fma", a, b, c)
+
+
+def fabs(x: Value) -> Value:
+    return call("llvm.fabs", x)
+
+
+def copysign(x: Any, y: Any) -> Value:
+    return call("llvm.copysign", x, y)
+
+
+def select(c: Value, a: Any, b: Any) -> Value:
+    """a where c holds, else b; at least one of the two must be a Value."""
+    first = a if isinstance(a, Value) else b
+    return Value(c.builder, c.builder.select(c.llvm, first.lift(a), first.lift(b)))
+
+
+def at_least(x: Value, bound: float) -> Value:
+    """x clamped from below; a NaN passes through."""
+    return select(x < bound, bound, x)
+
+
+def at_most(x: Value, bound: float) -> Value:
+    """x clamped from above; a NaN passes through."""
+    return select(x > bound, bound, x)
+
+
+def bits(x: Value) -> Value:
+    """The representation of a float as an integer of the same size."""
+    return Value(x.builder, x.builder.bitcast(x.llvm, I64 if x.llvm.type == F64 else I32))
+
+
+def unbits(x: Value) -> Value:
+    """The float with the given representation."""
+    return Value(x.builder, x.builder.bitcast(x.llvm, F64 if x.llvm.type == I64 else F32))
+
+
+def widen(x: Value) -> Value:
+    """float32 to float64, exactly."""
+    return Value(x.builder, x.builder.fpext(x.llvm, F64))
+
+
+def narrow(x: Value) -> Value:
+    """float64 rounded to float32."""
+    return Value(x.builder, x.builder.fptrunc(x.llvm, F32))
+
+
+def horner(x: Value, coefficients: Sequence[Any]) -> Value:
+    """The polynomial sum of coefficients[k] * x**k."""
+    *rest, acc = coefficients
+    for c in reversed(rest):
+        acc = fma(x, acc, c)
+    return cast(Value, acc)
+
+
+# --------------------------------------------------------------------------------------- from bodies to Numba functions
+
+def plain_number(ty: Any) -> Any:
+    """The Numba type itself if it is a real number that kernels know (literals lose their value), else None."""
+    ty = types.unliteral(ty)
+    return ty if isinstance(ty, types.Integer | types.Boolean) or ty in (types.float64, types.float32) else None
+
+
+def require_numbers(name: str, args: Sequence[Any]) -> None:
+    """Raises a TypingError unless all arguments are real numbers."""
+    for k, ty in enumerate(args):
+        if plain_number(ty) is None:
+            raise TypingError(
+                f"{name}() takes real numbers (bool, int, float32, float64), not {ty} as argument {k + 1}; "
+                "index arrays to their elements and take complex numbers apart first"
+            )
+
+
+def common_type(args: Sequence[Any]) -> Any:
+    """NumPy 2's result type of a mixed operation; integer literals are weak."""
+    strong = [plain_number(t) for t in args if not isinstance(t, types.IntegerLiteral)]
+    weak = [plain_number(t) for t in args if isinstance(t, types.IntegerLiteral)]
+    if not strong:
+        return types.int64
+    dtype = np.result_type(*(numpy_support.as_dtype(t) for t in strong), *([0] if weak else []))
+    return numpy_support.from_dtype(dtype)
+
+
+def floating_type(args: Sequence[Any]) -> Any:
+    """As common_type, integers and booleans counting as float64."""
+    ty = common_type(args)
+    return ty if isinstance(ty, types.Float) else types.float64
+
+
+def make_intrinsic(
+    name: str,
+    arity: int,
+    emit: Callable[[Any, Any, list[Value]], Any],
+    resolve: Callable[[Sequence[Any]], tuple[Any, Sequence[Any]]],
+    doc: str | None = None,
+) -> Any:
+    """A function for Numba code from a rule for its types and one for its instructions.
+
+    `resolve(argument types)` gives the result type and the types the arguments are cast to (or raises TypingError);
+    `emit(context, signature, values)` the result's LLVM value, from values of these types.
+    """
+
+    def typer(typing_context: Any, args: Sequence[Any]) -> Any:
+        require_numbers(name, args)
+        result, operands = resolve(args)
+
+        def codegen(context: Any, builder: Any, signature: Any, llvm: Sequence[Any]) -> Any:
+            cast_to = zip(llvm, signature.args, operands, strict=True)
+            return emit(context, signature, [Value(builder, context.cast(builder, v, a, t)) for v, a, t in cast_to])
+
+        return result(*map(types.unliteral, args)), codegen
+
+    # Numba reads the number of arguments off the function itself, so each arity needs its own.
+    impls: dict[int, Callable[..., Any]] = {
+        1: lambda typingctx, a: typer(typingctx, (a,)),
+        2: lambda typingctx, a, b: typer(typingctx, (a, b)),
+        3: lambda typingctx, a, b, c: typer(typingctx, (a, b, c)),
+    }
+    impl = impls[arity]
+    impl.__name__ = impl.__qualname__ = name
+    impl.__doc__ = doc
+    return intrinsic(prefer_literal=True)(impl)

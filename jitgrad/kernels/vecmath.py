@@ -1,0 +1,487 @@
+"""Elementary functions for compiled loops: what the names in scalar bodies mean inside Numba.
+
+The functions of the C library cannot be vectorised, so the frequent ones are written out here as *bodies*: branch-free
+arithmetic that is emitted into the caller's loop (see :mod:`jitgrad.kernels.irbuild`), where LLVM turns it into vector
+instructions. Every body relies on fma; on a target without it, and for the functions that have no body, the
+C library is called.
+
+Polynomials are near-minimax, fitted by a weighted Remez exchange in 50 digits and rounded to float64; each table says to
+what. ``horner`` takes coefficients in ascending order.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llvmlite.ir as ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from .irbuild import (
+    F64,
+    Value,
+    at_least,
+    at_most,
+    bits,
+    call,
+    common_type,
+    copysign,
+    fabs,
+    floating_type,
+    fma,
+    horner,
+    make_intrinsic,
+    narrow,
+    select,
+    unbits,
+    widen,
+)
+
+__all__ = ["NAMESPACE", "has_fma"]
+
+Body = Callable[..., Any]
+
+# -------------------------------------------------------------------------------------------------- constants and tables
+
+INF, NAN = math.inf, math.nan
+
+# Adding 1.5 * 2**52 to a float64 of moderate size leaves its nearest integer in the low bits (float32: 1.5 * 2**23).
+ROUNDER, ROUNDER32 = 6755399441055744.0, 12582912.0
+# An integer below 2**52 put into the low bits of 2**52 makes the float64 of that integer above 2**52.
+TWO52, TWO52_BITS = 4503599627370496.0, 0x4330000000000000
+ONE_BITS, ONE_BITS32 = 0x3FF0000000000000, 0x3F800000
+SQRT_HALF_BITS, MANTISSA_BITS = 0x3FE6A09E667F3BCD, 0x000FFFFFFFFFFFFF
+BIAS = 1023
+
+LOG2_E = 1.4426950408889634
+# ln 2 in two parts: the first has 32 significant bits, so that k * LN2_HI is exact.
+LN2_HI, LN2_LO = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+LN2_HI32, LN2_LO32 = 0.693145751953125, 1.42860676e-06
+TWO_OVER_PI = 0.6366197723675814
+# pi/2 in three parts of 53 bits each.
+PIO2_1, PIO2_2, PIO2_3 = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
+# Up to here the quotient x / (pi/2) and the three parts leave 53 good bits of the remainder.
+SINCOS_LIMIT = 2.0**45
+
+# exp(r) = 1 + r + r**2 P(r) on |r| <= ln(2)/2, error relative to exp(r).
+EXP = (
+    0.5000000000000007, 0.16666666666666696, 0.041666666666562414, 0.00833333333329321, 0.001388888893618022,
+    0.00019841269986954686, 2.48014997515039e-05, 2.7557116861074957e-06, 2.7628231082072664e-07, 2.516137912914217e-08,
+)  # fmt: skip
+EXP32 = (0.4999999344780462, 0.16666520631748297, 0.0416683880462062, 0.0083687168776981, 0.001381459852760012)
+# As EXP, error relative to expm1(r).
+EXPM1 = (
+    0.5000000000000001, 0.1666666666666667, 0.04166666666665229, 0.008333333333326153, 0.0013888888895597217,
+    0.00019841269874765153, 2.480157453791779e-05, 2.7557255461782194e-06, 2.7567927335827085e-07,
+    2.510519422227151e-08, 1.7687680267023671e-09,
+)  # fmt: skip
+# log(1+f) = f - f**2/2 + s (f**2/2 + z P(z)), s = f/(2+f), z = s*s, on sqrt(1/2) <= 1+f <= sqrt(2).
+LOG = (
+    6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01, 2.222219843214978396e-01,
+    1.818357216161805012e-01, 1.531383769920937332e-01, 1.479819860511658591e-01,
+)  # fmt: skip
+# sin(r) = r + r**3 P(r**2) and cos(r) = 1 - r**2/2 + r**4 P(r**2) on |r| <= pi/4.
+SIN = (
+    -1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04, 2.75573137070700676789e-06,
+    -2.50507602534068634195e-08, 1.58969099521155010221e-10,
+)  # fmt: skip
+COS = (
+    4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05, -2.75573143513906633035e-07,
+    2.08757232129817482790e-09, -1.13596475577881948265e-11,
+)  # fmt: skip
+# erf(a) = a + a P(a**2) on a <= 1, error relative to erf(a).
+ERF_SMALL = (
+    0.12837916709551256, -0.3761263890318352, 0.112837916709442, -0.026866170643113415, 0.005223977606130842,
+    -0.0008548325929766244, 0.0001205529358693695, -1.4924712439534814e-05, 1.6447132699786621e-06,
+    -1.6206318752969208e-07, 1.3710988704190523e-08, -7.779462971761597e-10,
+)  # fmt: skip
+# exp(a**2) erfc(a) = P(1/(2+a)) on 1 <= a <= 6, weighted by exp(-a**2) / erf(a): the error it makes in erf.
+ERF_LARGE = (
+    2.890927279487075e-05, 0.5629298913175503, 1.1531407182925018, 1.6859962601668304, 5.022604281317817,
+    -8.698993190787705, 39.24497421036089, -93.2933515088767, 75.24581490175764, 37.864298639992214,
+    -101.31832258934155, 49.39169041316976,
+)  # fmt: skip
+
+# r**(-1/3) on the range of r that CBRT_BIAS gives.
+CBRT = (1.7285895786616285, -1.2955864114470765, 0.7387409985810947, -0.17174559902348285)
+# (BIAS - BIAS/3) 2**20, less what makes the error of the first guess of cbrt symmetric.
+CBRT_BIAS = 715094163
+
+# ------------------------------------------------------------------------------------------------------------ the bodies
+
+
+def _exp_reduced(x: Value) -> tuple[Value, Value]:
+    """x = k ln2 + r with |r| <= ln(2)/2: expm1(r), and an integer with k in its low bits."""
+    t = fma(x, LOG2_E, ROUNDER)
+    k = t - ROUNDER
+    r = fma(k, -LN2_LO, fma(k, -LN2_HI, x))
+    return fma(r * r, horner(r, EXP), r), bits(t)
+
+
+def _expm1_reduced(x: Value) -> tuple[Value, Value]:
+    """As _exp_reduced, with small relative error: one degree more, and the rounding error of r put back."""
+    t = fma(x, LOG2_E, ROUNDER)
+    k = t - ROUNDER
+    h = fma(k, -LN2_HI, x)
+    r = fma(k, -LN2_LO, h)
+    return r + fma(r * r, horner(r, EXPM1), fma(k, -LN2_LO, h - r)), bits(t)
+
+
+def _exp(x: Value) -> Value:
+    q, n = _exp_reduced(at_most(at_least(x, -746.0), 710.0))
+    # 2**k in two factors, so that subnormal results are rounded once and overflow gives infinity.
+    h = n >> 1
+    return unbits(bits(q + 1.0) + (h << 52)) * unbits(((n - h) << 52) + ONE_BITS)
+
+
+def _exp32(x: Value) -> Value:
+    x = at_most(at_least(x, -104.0), 89.0)
+    t = fma(x, LOG2_E, ROUNDER32)
+    k = t - ROUNDER32
+    r = fma(k, -LN2_LO32, fma(k, -LN2_HI32, x))
+    q = fma(r * r, horner(r, EXP32), r)
+    n = bits(t)
+    h = n >> 1
+    return unbits(bits(q + 1.0) + (h << 23)) * unbits(((n - h) << 23) + ONE_BITS32)
+
+
+def _expm1(x: Value) -> Value:
+    q, n = _expm1_reduced(at_most(at_least(x, -50.0), 710.0))
+    # Half of 2**k and the doubling last: 2**1024 would not be representable.
+    s = unbits((n << 52) + ((BIAS - 1) << 52))
+    return copysign(2.0 * fma(s, q, s - 0.5), x)
+
+
+def _tanh(x: Value) -> Value:
+    # expm1(-2a) / (expm1(-2a) + 2), the two parts rounded separately.
+    a = at_most(fabs(x), 22.0)
+    q, n = _expm1_reduced(-(a + a))
+    s = unbits((n << 52) + ONE_BITS)
+    return copysign(fma(s, q, s - 1.0) / fma(s, q, s + 1.0), x)
+
+
+def _log_sum(k: Value, f: Value) -> Value:
+    """k ln2 + log(1 + f), the leading term f added last."""
+    s = f / (2.0 + f)
+    z = s * s
+    h = 0.5 * f * f
+    return fma(k, LN2_HI, f - (h - fma(k, LN2_LO, s * (h + z * horner(z, LOG)))))
+
+
+def _split(u: Value) -> tuple[Value, Value]:
+    """For u = bits(y), y > 0 normal: the biased exponent e and m - 1, y = m 2**(e - BIAS), sqrt(1/2) <= m < sqrt(2)."""
+    shifted = u + (ONE_BITS - SQRT_HALF_BITS)
+    return shifted >> 52, unbits((shifted & MANTISSA_BITS) + SQRT_HALF_BITS) - 1.0
+
+
+def _log(x: Value) -> Value:
+    tiny = x < 2.0**-1022
+    e, f = _split(bits(select(tiny, x * 2.0**54, x)))
+    k = unbits(e | TWO52_BITS) - select(tiny, x.lifted(TWO52 + BIAS + 54), TWO52 + BIAS)
+    r = _log_sum(k, f)
+    r = select(x > 0.0, r, select(x == 0.0, x.lifted(-INF), NAN))
+    return select(x < INF, r, x)
+
+
+def _log1p(x: Value) -> Value:
+    # log(y), y = 1 + x rounded, with y's rounding error scaled into f.
+    y = 1.0 + x
+    b = y - 1.0
+    error = (1.0 - (y - b)) + (x - b)
+    e, f = _split(bits(y))
+    k = unbits(e | TWO52_BITS) - (TWO52 + BIAS)
+    r = _log_sum(k, fma(error, unbits(((2 * BIAS) - e) << 52), f))
+    r = select(y > 0.0, copysign(r, x), select(y == 0.0, x.lifted(-INF), NAN))
+    return select(x < INF, r, x)
+
+
+def _sincos_reduced(x: Value) -> tuple[Value, Value]:
+    # Cody and Waite: x = k pi/2 + r, where the first fma is exact.
+    t = fma(x, TWO_OVER_PI, ROUNDER)
+    k = t - ROUNDER
+    r = fma(k, -PIO2_3, fma(k, -PIO2_2, fma(k, -PIO2_1, x)))
+    n = bits(t)
+    z = r * r
+    # The sign is set for the sake of -0.0.
+    s = copysign(fma(r * z, horner(z, SIN), r), r)
+    c = fma(z * z, horner(z, COS), fma(z, -0.5, 1.0))
+    even = (n & 1) == 0
+    sine = unbits(bits(select(even, s, c)) ^ ((n & 2) << 62))
+    cosine = unbits(bits(select(even, c, s)) ^ (((n + 1) & 2) << 62))
+    return sine, cosine
+
+
+def _erfx(x: Value) -> tuple[Value, Value]:
+    a = fabs(x)
+    z = a * a
+    q, n = _exp_reduced(at_least(-z, -708.0))
+    e = unbits(bits(q + 1.0) + (n << 52))
+    # One polynomial for both ranges, with selected coefficients.
+    small = a < 1.0
+    v = select(small, z, 1.0 / (2.0 + a))
+    p = horner(v, [select(small, x.lifted(s), big) for s, big in zip(ERF_SMALL, ERF_LARGE, strict=True)])
+    return copysign(select(small, fma(a, p, a), fma(-e, p, 1.0)), x), e
+
+
+def _erf(x: Value) -> Value:
+    return _erfx(x)[0]
+
+
+def _sin(x: Value) -> Value:
+    return _sincos_reduced(x)[0]
+
+
+def _cos(x: Value) -> Value:
+    return _sincos_reduced(x)[1]
+
+
+def _cbrt(x: Value) -> Value:
+    # No fma here: the C libraries' cbrt is not good enough to fall back on.
+    a = fabs(x)
+    tiny = a < 2.0**-1022
+    a = select(tiny, a * 2.0**54, a)
+    # A third of the exponent (and, roughly, of the mantissa): the cube root to 4 %; the polynomial makes that 2**-19.
+    third = ((bits(a) >> 32) * 0x55555556) >> 32
+    t = unbits((third + CBRT_BIAS) << 32)
+    r = t * t * t / a
+    t = t * (((CBRT[3] * r + CBRT[2]) * r + CBRT[1]) * r + CBRT[0])
+    # 26 bits of t, so that its square is exact, and one step of Halley's iteration.
+    t = unbits((bits(t) + (1 << 26)) & -(1 << 27))
+    r = a / (t * t)
+    t = t + t * ((r - t) / ((t + t) + r))
+    t = copysign(select(tiny, t * 2.0**-18, t), x)
+    return select((fabs(x) < INF) & (x != 0.0), t, x)
+
+
+# --------------------------------------------------------------------------------------------------- functions of floats
+
+
+@functools.cache
+def _target_has_fma(triple: str, features: str) -> bool:
+    arch = triple.split("-")[0]
+    if arch.startswith(("x86", "i386", "i686", "amd64")):
+        listed = features.split(",")
+        return "+fma" in listed and "-avx" not in listed
+    return arch.startswith(("aarch64", "arm64", "ppc64", "powerpc64", "s390x"))
+
+
+def has_fma(context: Any) -> bool:
+    """Whether llvm.fma is an instruction of the target; elsewhere it is a call, far slower than libm's functions."""
+    triple, _, features = context.codegen().magic_tuple()
+    return _target_has_fma(triple, features)
+
+
+def _libm(context: Any, function: Callable[..., float], *args: Value) -> Value:
+    """A call of the C function, of float64, behind a function of the module math."""
+    implementation = context.get_function(function, types.float64(*[types.float64] * len(args)))
+    builder = args[0].builder
+    return Value(builder, implementation(builder, [a.llvm for a in args]))
+
+
+def _libm_call(name: str) -> Callable[..., Any]:
+    return lambda context, *args: _libm(context, getattr(math, name), *args)
+
+
+def _floating(args: Sequence[Any]) -> tuple[Any, list[Any]]:
+    ty = floating_type(args)
+    return ty, [ty] * len(args)
+
+
+def _floating_pair(args: Sequence[Any]) -> tuple[Any, list[Any]]:
+    ty, operands = _floating(args)
+    return types.UniTuple(ty, 2), operands
+
+
+def _float_function(
+    name: str,
+    arity: int = 1,
+    body: Body | None = None,
+    body32: Body | None = None,
+    fallback: Callable[..., Any] | None = None,
+    pair: bool = False,
+) -> Any:
+    """A function of floats; `fallback(context, *float64 values)` serves targets without fma and what has no body.
+
+    Without a body of its own, float32 is computed in float64 and rounded.
+    """
+    plain = fallback or _libm_call(name)
+
+    def emit64(context: Any, values: Sequence[Value]) -> Any:
+        return body(*values) if body is not None and has_fma(context) else plain(context, *values)
+
+    def emit(context: Any, signature: Any, values: list[Value]) -> Any:
+        result: Any
+        if values[0].llvm.type == F64:
+            result = emit64(context, values)
+        elif body32 is not None and has_fma(context):
+            result = body32(*values)
+        else:
+            result = emit64(context, [widen(v) for v in values])
+            result = tuple(map(narrow, result)) if pair else narrow(result)
+        if pair:
+            return context.make_tuple(values[0].builder, signature.return_type, [r.llvm for r in result])
+        return result.llvm
+
+    return make_intrinsic(name, arity, emit, _floating_pair if pair else _floating)
+
+
+def _same_type_function(name: str, arity: int, body: Body, integers: bool = False) -> Any:
+    """A function whose body needs no fma and serves both float types; `integers`: integers come back as they are."""
+
+    def resolve(args: Sequence[Any]) -> tuple[Any, list[Any]]:
+        common = common_type(args)
+        ty = common if integers and not isinstance(common, types.Float) else floating_type(args)
+        return ty, [ty] * len(args)
+
+    def emit(context: Any, signature: Any, values: list[Value]) -> Any:
+        return body(*values).llvm if values[0].is_float else values[0].llvm
+
+    return make_intrinsic(name, arity, emit, resolve)
+
+
+def _fmod(x: Value, y: Value) -> Value:
+    return Value(x.builder, x.builder.frem(x.llvm, y.llvm))
+
+
+def _predicate(name: str, body: Body, on_integers: Callable[[Value, bool], Value]) -> Any:
+    def resolve(args: Sequence[Any]) -> tuple[Any, list[Any]]:
+        return types.boolean, [common_type(args)]
+
+    def emit(context: Any, signature: Any, values: list[Value]) -> Any:
+        (x,) = values
+        signed = getattr(signature.args[0], "signed", False)
+        return (body(x) if x.is_float else on_integers(x, signed)).llvm
+
+    return make_intrinsic(name, 1, emit, resolve)
+
+
+def _false(x: Value, signed: bool) -> Value:
+    return Value(x.builder, ir.Constant(ir.IntType(1), 0))
+
+
+def _true(x: Value, signed: bool) -> Value:
+    return Value(x.builder, ir.Constant(ir.IntType(1), 1))
+
+
+def _negative(x: Value, signed: bool) -> Value:
+    return x < 0 if signed else _false(x, signed)
+
+
+def _isnan(x: Value) -> Value:
+    return Value(x.builder, x.builder.fcmp_unordered("uno", x.llvm, x.llvm))
+
+
+# ------------------------------------------------------------------------------------------------ functions of any number
+
+
+def _common(args: Sequence[Any]) -> tuple[Any, list[Any]]:
+    ty = common_type(args)
+    return ty, [ty] * len(args)
+
+
+def _make_sel() -> Any:
+    def resolve(args: Sequence[Any]) -> tuple[Any, list[Any]]:
+        condition, *choices = args
+        if not isinstance(types.unliteral(condition), types.Boolean):
+            raise TypingError(f"the condition of sel() must be a bool, not {condition}; compare it with something")
+        ty = common_type(choices)
+        return ty, [types.boolean, ty, ty]
+
+    return make_intrinsic("sel", 3, lambda context, signature, v: select(*v).llvm, resolve)
+
+
+def _make_extremum(name: str, intrinsic: str, order: str) -> Any:
+    def emit(context: Any, signature: Any, values: list[Value]) -> Any:
+        a, b = values
+        ty = signature.return_type
+        if a.is_float:
+            return call(intrinsic, a, b).llvm
+        builder = a.builder
+        compare = builder.icmp_signed if getattr(ty, "signed", False) else builder.icmp_unsigned
+        return builder.select(compare(order, a.llvm, b.llvm), a.llvm, b.llvm)
+
+    return make_intrinsic(name, 2, emit, _common)
+
+
+def _make_radd() -> Any:
+    def emit(context: Any, signature: Any, values: list[Value]) -> Any:
+        a, b = values
+        if isinstance(signature.return_type, types.Boolean):
+            return a.builder.or_(a.llvm, b.llvm)
+        if a.is_float:
+            # Only this addition may be regrouped: a vectorised sum needs it, the rounding tricks above forbid it.
+            return a.builder.fadd(a.llvm, b.llvm, flags=("reassoc", "nsz"))
+        return (a + b).llvm
+
+    return make_intrinsic("radd", 2, emit, _common)
+
+
+def _make_fmod() -> Any:
+    def emit(context: Any, signature: Any, values: list[Value]) -> Any:
+        x, y = values
+        b = x.builder
+        if x.is_float:
+            return b.frem(x.llvm, y.llvm)
+        if isinstance(signature.return_type, types.Boolean):
+            return ir.Constant(ir.IntType(1), 0)
+        # The machine's division traps on 0 and on the least integer by -1; the remainder by 1 is 0, as wanted for both.
+        safe = select((y == 0), x.lifted(1), y)
+        if signature.return_type.signed:
+            return b.srem(x.llvm, select(safe == -1, x.lifted(1), safe).llvm)
+        return b.urem(x.llvm, safe.llvm)
+
+    return make_intrinsic("fmod", 2, emit, _common)
+
+
+def _fallback_sincos(context: Any, x: Value) -> tuple[Value, Value]:
+    return _libm(context, math.sin, x), _libm(context, math.cos, x)
+
+
+def _fallback_erfx(context: Any, x: Value) -> tuple[Value, Value]:
+    return _libm(context, math.erf, x), _libm(context, math.exp, -(x * x))
+
+
+def _rounding(name: str) -> Any:
+    return _same_type_function(name, 1, functools.partial(call, f"llvm.{name}"), integers=True)
+
+
+NAMESPACE: dict[str, object] = {
+    "sqrt": _same_type_function("sqrt", 1, functools.partial(call, "llvm.sqrt")),
+    "exp": _float_function("exp", body=_exp, body32=_exp32),
+    "cbrt": _float_function("cbrt", body=_cbrt, fallback=lambda context, x: _cbrt(x)),
+    "expm1": _float_function("expm1", body=_expm1),
+    "log": _float_function("log", body=_log),
+    "log1p": _float_function("log1p", body=_log1p),
+    "sin": _float_function("sin", body=_sin),
+    "cos": _float_function("cos", body=_cos),
+    "sincos": _float_function("sincos", body=_sincos_reduced, fallback=_fallback_sincos, pair=True),
+    "tanh": _float_function("tanh", body=_tanh),
+    "erf": _float_function("erf", body=_erf),
+    "erfx": _float_function("erfx", body=_erfx, fallback=_fallback_erfx, pair=True),
+    **{
+        name: _float_function(name)
+        for name in ("exp2", "log2", "log10", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc")
+    },
+    "atan2": _float_function("atan2", 2),
+    "hypot": _float_function("hypot", 2),
+    "pow": _float_function("pow", 2),
+    "floor": _rounding("floor"),
+    "ceil": _rounding("ceil"),
+    "trunc": _rounding("trunc"),
+    "rint": _same_type_function("rint", 1, functools.partial(call, "llvm.rint")),
+    "fabs": _same_type_function("fabs", 1, fabs),
+    "copysign": _same_type_function("copysign", 2, copysign),
+    "fma": _same_type_function("fma", 3, fma),
+    "isnan": _predicate("isnan", _isnan, _false),
+    "isinf": _predicate("isinf", lambda x: fabs(x) == INF, _false),
+    "isfinite": _predicate("isfinite", lambda x: fabs(x) < INF, _true),
+    "signbit": _predicate("signbit", lambda x: bits(x) < 0, _negative),
+    "sel": _make_sel(),
+    "maximum": _make_extremum("maximum", "llvm.maximum", ">"),
+    "minimum": _make_extremum("minimum", "llvm.minimum", "<"),
+    "radd": _make_radd(),
+    "fmod": _make_fmod(),
+}
