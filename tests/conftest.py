@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No deadline anywhere: the first example of a test may have to compile its kernel.
-settings.register_profile("dev", max_examples=50, deadline=None)
+# No deadline anywhere: the first example of a test may have to compile its kernel. Where CI is set, Hypothesis
+# itself derandomizes what does not say otherwise.
+settings.register_profile("dev", max_examples=50, deadline=None, derandomize=False)
 settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("night", max_examples=2000, deadline=None, print_blob=True)
+settings.register_profile("night", max_examples=2000, deadline=None, derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 
