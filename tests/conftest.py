@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No deadline anywhere: the first example of a test may have to compile its kernel. Where CI is set, Hypothesis
+# No deadline: the first example of a test may have to compile its kernel. Where CI is set, Hypothesis
 # itself derandomizes what does not say otherwise.
 settings.register_profile("dev", max_examples=50, deadline=None, derandomize=False)
 settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, print_blob=True)
