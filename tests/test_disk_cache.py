@@ -716,6 +716,13 @@ def test_entry_larger_than_the_bound_is_not_kept_and_evicts_nothing(tmp_path: Pa
     assert [entry.key for entry in store.entries()] == [KEY]
 
 
+def test_newest_entry_stays_even_if_it_fills_the_bound(tmp_path: Path) -> None:
+    store = DiskCache(tmp_path, 2000)
+    store.store(OTHER, bytes(300))
+    store.store(KEY, bytes(1800))
+    assert [entry.key for entry in store.entries()] == [KEY]
+
+
 def test_load_refreshes_at_most_once_a_minute(cache: DiskCache) -> None:
     cache.store(KEY, b"payload")
     path = entry_path(cache, KEY)
