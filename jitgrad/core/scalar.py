@@ -1,12 +1,12 @@
 """The plain-Python meaning of the names that scalar bodies of operations use.
 
 A body such as ``return scalar.exp(x)`` has two lives. Compiled, its names are resolved in the namespace of
-compiled functions (:mod:`jitgrad.kernels.vecmath`); run as ordinary Python, they are the functions below. Both
-have the same contract:
+compiled functions (:mod:`jitgrad.kernels.vecmath`); run as ordinary Python, they are the functions below.
+Both have the same contract:
 
 - a float32 argument gives a float32 result, a float64 one or a Python float gives float64;
-- integers and booleans count as float64, except where an integer result is the natural one (``sel``, ``maximum``,
-  ``minimum``, ``radd``, ``fmod``, ``floor``, ``ceil``, ``trunc``);
+- integers and booleans count as float64, except where an integer result is the natural one (``sel``,
+  ``maximum``, ``minimum``, ``radd``, ``fmod``, ``floor``, ``ceil``, ``trunc``);
 - outside its domain a function returns NaN or an infinity: it never raises and never warns.
 
 Arguments are NumPy scalars, Python numbers or arrays (then the functions work elementwise and broadcast).
@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf",
-    "erfc", "erfx", "exp", "exp2", "expm1", "fabs", "floor", "fma", "fmod", "hypot", "isfinite", "isinf", "isnan",
-    "log", "log10", "log1p", "log2", "maximum", "minimum", "pow", "radd", "rint", "sel", "signbit", "sin", "sincos",
-    "sinh", "sqrt", "tan", "tanh", "trunc",
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh",
+    "erf", "erfc", "erfx", "exp", "exp2", "expm1", "fabs", "floor", "fma", "fmod", "hypot", "isfinite",
+    "isinf", "isnan", "log", "log1p", "log2", "log10", "maximum", "minimum", "pow", "radd", "rint", "sel",
+    "signbit", "sin", "sincos", "sinh", "sqrt", "tan", "tanh", "trunc",
 ]  # fmt: skip
 
 
@@ -51,10 +51,12 @@ def _each(f: Callable[[float], float], x: Any) -> Any:
     """f, which knows only Python floats, applied to every element; dtype and shape of x are kept."""
     a = np.asarray(_real(x))
     # A nonzero double below half the least subnormal of float32 rounds to zero there; that is no error.
-    return _quiet(lambda: np.array([f(v) for v in a.ravel().tolist()], np.float64).astype(a.dtype).reshape(a.shape)[()])
+    return _quiet(
+        lambda: np.array([f(v) for v in a.ravel().tolist()], np.float64).astype(a.dtype).reshape(a.shape)[()]
+    )
 
 
-# ------------------------------------------------------------------------------------- powers, exponentials, logarithms
+# ------------------------------------------------------------------------- powers, exponentials, logarithms
 
 
 def sqrt(x: Any) -> Any:
@@ -112,7 +114,7 @@ def hypot(x: Any, y: Any) -> Any:
     return _quiet(np.hypot, *_reals(x, y))
 
 
-# ------------------------------------------------------------------------------------ trigonometric and hyperbolic ones
+# ------------------------------------------------------------------------ trigonometric and hyperbolic ones
 
 
 def sin(x: Any) -> Any:
@@ -185,7 +187,7 @@ def atanh(x: Any) -> Any:
     return _quiet(np.arctanh, _real(x))
 
 
-# --------------------------------------------------------------------------------------------------------- error function
+# ------------------------------------------------------------------------------------------- error function
 
 
 def erf(x: Any) -> Any:
@@ -204,7 +206,7 @@ def erfx(x: Any) -> tuple[Any, Any]:
     return erf(x), _quiet(lambda v: np.exp(-v * v), x)
 
 
-# ------------------------------------------------------------------------------------------------- rounding and signs
+# --------------------------------------------------------------------------------------- rounding and signs
 
 
 def floor(x: Any) -> Any:
@@ -262,7 +264,7 @@ def signbit(x: Any) -> Any:
     return np.signbit(_real(x))
 
 
-# ------------------------------------------------------------------------------------------------ choosing and adding
+# -------------------------------------------------------------------------------------- choosing and adding
 
 
 def sel(c: Any, a: Any, b: Any) -> Any:

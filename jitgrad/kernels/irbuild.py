@@ -1,8 +1,8 @@
 """Tracing Python arithmetic into LLVM IR, and turning such a trace into a function that Numba code can call.
 
 A *body* is a Python function of :class:`Value` arguments without control flow. Running it once emits its
-instructions into the caller's own basic block (no callee for Numba to compile, and a loop around it vectorises);
-constants take the type of the other operand, so one body can serve float32 and float64.
+instructions into the caller's own basic block: there is no callee for Numba to compile, and a loop around it
+vectorises. Constants take the type of the other operand, so one body can serve float32 and float64.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import llvmlite.ir as ir
 import numpy as np
-from numba.core import types
+from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numba.np import numpy_support
@@ -37,7 +37,9 @@ class Value:
         """The LLVM operand for x: constants get the type of this value."""
         if isinstance(x, Value):
             return x.llvm
-        return ir.Constant(self.llvm.type, float(x) if self.is_float else _wrapped(int(x), self.llvm.type.width))
+        return ir.Constant(
+            self.llvm.type, float(x) if self.is_float else _wrapped(int(x), self.llvm.type.width)
+        )
 
     def lifted(self, x: Any) -> Value:
         """x, a constant, as a Value of this value's type."""
@@ -75,12 +77,14 @@ class Value:
         return self._emit("fdiv", "", self.lift(x), self.llvm)
 
     def __neg__(self) -> Value:
-        return Value(self.builder, self.builder.fneg(self.llvm) if self.is_float else self.builder.neg(self.llvm))
+        return Value(
+            self.builder, self.builder.fneg(self.llvm) if self.is_float else self.builder.neg(self.llvm)
+        )
 
-    def __lshift__(self, n: int) -> Value:
+    def __lshift__(self, n: Any) -> Value:
         return Value(self.builder, self.builder.shl(self.llvm, self.lift(n)))
 
-    def __rshift__(self, n: int) -> Value:
+    def __rshift__(self, n: Any) -> Value:
         """Logical shift."""
         return Value(self.builder, self.builder.lshr(self.llvm, self.lift(n)))
 
@@ -168,6 +172,38 @@ def unbits(x: Value) -> Value:
     return Value(x.builder, x.builder.bitcast(x.llvm, F64 if x.llvm.type == I64 else F32))
 
 
+def resized(x: Value, width: int) -> Value:
+    """An integer of another size: zeros are put before it, or its high bits dropped."""
+    ty = ir.IntType(width)
+    return Value(
+        x.builder, x.builder.zext(x.llvm, ty) if width > x.llvm.type.width else x.builder.trunc(x.llvm, ty)
+    )
+
+
+def to_float(x: Value) -> Value:
+    """A non-negative integer as a float64."""
+    return Value(x.builder, x.builder.uitofp(x.llvm, F64))
+
+
+def leading_zeros(x: Value) -> Value:
+    """The number of zero bits before the first one; x is not 0."""
+    ty = x.llvm.type
+    fn = x.builder.module.declare_intrinsic("llvm.ctlz", [ty], ir.FunctionType(ty, [ty, I1]))
+    return Value(x.builder, x.builder.call(fn, [x.llvm, ir.Constant(I1, 1)]))
+
+
+def table_entry(name: str, words: Sequence[int], index: Value) -> Value:
+    """words[index] of a constant table of 64-bit integers, which the module gets once under this name."""
+    builder = index.builder
+    module = builder.module
+    if name not in module.globals:
+        table = ir.GlobalVariable(module, ir.ArrayType(I64, len(words)), name)
+        table.linkage, table.global_constant = "internal", True
+        table.initializer = ir.Constant(table.value_type, [ir.Constant(I64, _wrapped(w, 64)) for w in words])
+    place = builder.gep(module.globals[name], [ir.Constant(I64, 0), index.llvm], inbounds=True)
+    return Value(builder, builder.load(place))
+
+
 def widen(x: Value) -> Value:
     """float32 to float64, exactly."""
     return Value(x.builder, x.builder.fpext(x.llvm, F64))
@@ -186,12 +222,82 @@ def horner(x: Value, coefficients: Sequence[Any]) -> Value:
     return cast(Value, acc)
 
 
-# --------------------------------------------------------------------------------------- from bodies to Numba functions
+# ----------------------------------------------------------------------------------------------- rare cases
+
+
+def libm(context: Any, function: Callable[..., float], *args: Value) -> Value:
+    """A call of the C function, of float64, behind a function of the module math."""
+    implementation = context.get_function(function, types.float64(*[types.float64] * len(args)))
+    return Value(args[0].builder, implementation(args[0].builder, [a.llvm for a in args]))
+
+
+def patched(
+    fast: Sequence[Value], rare: Value, x: Value, exact: Sequence[Callable[[Value], Value]]
+) -> tuple[Value, ...]:
+    """`fast`, with each value replaced by exact[i](x) where `rare` holds; float64.
+
+    The bodies in `exact` become functions of the module, called where needed. LLVM does not vectorise a loop
+    that calls a function without a vector variant. So a variant is announced, of a width LLVM never asks for:
+    then it tests the condition lane by lane, and the rest is vector code. (If a later LLVM saw it otherwise, the
+    loop would stay scalar, and right.)
+    """
+    builder = x.builder
+    before = builder.block
+    with builder.if_then(rare.llvm, likely=False):
+        slow = [_outlined_call(body, x) for body in exact]
+        after = builder.block
+    result = []
+    for value, other in zip(fast, slow, strict=True):
+        phi = builder.phi(F64)
+        phi.add_incoming(value.llvm, before)
+        phi.add_incoming(other, after)
+        result.append(Value(builder, phi))
+    return tuple(result)
+
+
+# Powers of two are the only widths of LLVM's loop vectoriser.
+_UNUSED_WIDTH = 3
+
+
+def _outlined_call(body: Callable[[Value], Value], x: Value) -> Any:
+    module = x.builder.module
+    name = f"jitgrad_{body.__name__.strip('_')}"
+    outlined = cgutils.get_or_insert_function(module, ir.FunctionType(F64, [F64]), name)
+    if outlined.is_declaration:
+        outlined.linkage = "linkonce_odr"
+        for attribute in ("noinline", "cold", "nounwind", "readnone"):
+            outlined.attributes.add(attribute)
+        builder = ir.IRBuilder(outlined.append_basic_block())
+        builder.ret(body(Value(builder, outlined.args[0])).llvm)
+    call = x.builder.call(outlined, [x.llvm])
+    variant = _unused_variant(module)
+    # llvmlite knows no string attributes.
+    set.add(call.attributes, f'"vector-function-abi-variant"="_ZGV_LLVM_M{_UNUSED_WIDTH}v_{name}({variant})"')
+    return call
+
+
+def _unused_variant(module: Any) -> str:
+    """The name of a vector function that is declared, never called, and kept until the vectoriser has run."""
+    name = "jitgrad_unused_variant"
+    if name not in module.globals:
+        vector, mask = ir.VectorType(F64, _UNUSED_WIDTH), ir.VectorType(I1, _UNUSED_WIDTH)
+        function = ir.Function(module, ir.FunctionType(vector, [vector, mask]), name)
+        pointer = ir.IntType(8).as_pointer()
+        used = ir.GlobalVariable(module, ir.ArrayType(pointer, 1), "llvm.compiler.used")
+        used.linkage, used.section = "appending", "llvm.metadata"
+        used.initializer = ir.Constant(used.value_type, [function.bitcast(pointer)])
+    return name
+
+
+# --------------------------------------------------------------------------- from bodies to Numba functions
+
 
 def plain_number(ty: Any) -> Any:
-    """The Numba type itself if it is a real number that kernels know (literals lose their value), else None."""
-    ty = types.unliteral(ty)
-    return ty if isinstance(ty, types.Integer | types.Boolean) or ty in (types.float64, types.float32) else None
+    """The Numba type if it is a real number that kernels know (a literal loses its value), else None."""
+    ty = types.unliteral(ty)  # type: ignore[no-untyped-call]
+    return (
+        ty if isinstance(ty, types.Integer | types.Boolean) or ty in (types.float64, types.float32) else None
+    )
 
 
 def require_numbers(name: str, args: Sequence[Any]) -> None:
@@ -229,8 +335,8 @@ def make_intrinsic(
 ) -> Any:
     """A function for Numba code from a rule for its types and one for its instructions.
 
-    `resolve(argument types)` gives the result type and the types the arguments are cast to (or raises TypingError);
-    `emit(context, signature, values)` the result's LLVM value, from values of these types.
+    `resolve(argument types)` gives the result type and the types the arguments are cast to (or raises a
+    TypingError); `emit(context, signature, values)` the result's LLVM value, from values of these types.
     """
 
     def typer(typing_context: Any, args: Sequence[Any]) -> Any:
@@ -239,7 +345,9 @@ def make_intrinsic(
 
         def codegen(context: Any, builder: Any, signature: Any, llvm: Sequence[Any]) -> Any:
             cast_to = zip(llvm, signature.args, operands, strict=True)
-            return emit(context, signature, [Value(builder, context.cast(builder, v, a, t)) for v, a, t in cast_to])
+            return emit(
+                context, signature, [Value(builder, context.cast(builder, v, a, t)) for v, a, t in cast_to]
+            )
 
         return result(*map(types.unliteral, args)), codegen
 

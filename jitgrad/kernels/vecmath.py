@@ -1,12 +1,12 @@
 """Elementary functions for compiled loops: what the names in scalar bodies mean inside Numba.
 
-The functions of the C library cannot be vectorised, so the frequent ones are written out here as *bodies*: branch-free
-arithmetic that is emitted into the caller's loop (see :mod:`jitgrad.kernels.irbuild`), where LLVM turns it into vector
-instructions. Every body relies on fma; on a target without it, and for the functions that have no body, the
-C library is called.
+The functions of the C library cannot be vectorised, so the frequent ones are written out here as *bodies*:
+branch-free arithmetic that is emitted into the caller's loop (see :mod:`jitgrad.kernels.irbuild`), where
+LLVM turns it into vector instructions. Almost every body relies on fma; on a target without it, and for the
+functions that have no body, the C library is called.
 
-Polynomials are near-minimax, fitted by a weighted Remez exchange in 50 digits and rounded to float64; each table says to
-what. ``horner`` takes coefficients in ascending order.
+Polynomials are near-minimax, fitted by a weighted Remez exchange in 50 digits and rounded to float64; each
+table says to what. ``horner`` takes coefficients in ascending order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import llvmlite.ir as ir
 from numba.core import types
 from numba.core.errors import TypingError
 
-from .irbuild import (
+from jitgrad.kernels.irbuild import (
     F64,
     Value,
     at_least,
@@ -33,9 +33,16 @@ from .irbuild import (
     floating_type,
     fma,
     horner,
+    leading_zeros,
+    libm,
     make_intrinsic,
     narrow,
+    patched,
+    plain_number,
+    resized,
     select,
+    table_entry,
+    to_float,
     unbits,
     widen,
 )
@@ -44,11 +51,12 @@ __all__ = ["NAMESPACE", "has_fma"]
 
 Body = Callable[..., Any]
 
-# -------------------------------------------------------------------------------------------------- constants and tables
+# ------------------------------------------------------------------------------------- constants and tables
 
 INF, NAN = math.inf, math.nan
 
-# Adding 1.5 * 2**52 to a float64 of moderate size leaves its nearest integer in the low bits (float32: 1.5 * 2**23).
+# Adding 1.5 * 2**52 to a float64 of moderate size leaves its nearest integer in the low bits (float32: 1.5 *
+# 2**23).
 ROUNDER, ROUNDER32 = 6755399441055744.0, 12582912.0
 # An integer below 2**52 put into the low bits of 2**52 makes the float64 of that integer above 2**52.
 TWO52, TWO52_BITS = 4503599627370496.0, 0x4330000000000000
@@ -61,22 +69,32 @@ LOG2_E = 1.4426950408889634
 LN2_HI, LN2_LO = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 LN2_HI32, LN2_LO32 = 0.693145751953125, 1.42860676e-06
 TWO_OVER_PI = 0.6366197723675814
-# pi/2 in three parts of 53 bits each.
-PIO2_1, PIO2_2, PIO2_3 = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
+# pi/2 in three parts, all positive: so x - 0*pi/2 keeps the sign of a zero x.
+PIO2_1, PIO2_2, PIO2_3 = 1.5707963267948966, 6.123233995736765e-17, 1.082856673921914e-32
+# 2/pi in words of 64 bits, most significant first: one of the integer part, then 1216 bits.
+TWO_OVER_PI_WORDS = (
+    0x0000000000000000, 0xA2F9836E4E441529, 0xFC2757D1F534DDC0, 0xDB6295993C439041, 0xFE5163ABDEBBC561,
+    0xB7246E3A424DD2E0, 0x06492EEA09D1921C, 0xFE1DEB1CB129A73E, 0xE88235F52EBB4484, 0xE99C7026B45F7E41,
+    0x3991D639835339F4, 0x9C845F8BBDF9283B, 0x1FF897FFDE05980F, 0xEF2F118B5A0A6D1F, 0x6D367ECF27CB09B7,
+    0x4F463F669E5FEA2D, 0x7527BAC7EBE5F17B, 0x3D0739F78A5292EA, 0x6BFB5FB11F8D5D08, 0x56033046FC7B6BAB,
+)  # fmt: skip
 # Up to here the quotient x / (pi/2) and the three parts leave 53 good bits of the remainder.
 SINCOS_LIMIT = 2.0**45
 
 # exp(r) = 1 + r + r**2 P(r) on |r| <= ln(2)/2, error relative to exp(r).
 EXP = (
-    0.5000000000000007, 0.16666666666666696, 0.041666666666562414, 0.00833333333329321, 0.001388888893618022,
-    0.00019841269986954686, 2.48014997515039e-05, 2.7557116861074957e-06, 2.7628231082072664e-07, 2.516137912914217e-08,
+    0.5000000000000007, 0.16666666666666696, 0.041666666666562414, 0.00833333333329321,
+    0.001388888893618022, 0.00019841269986954686, 2.48014997515039e-05, 2.7557116861074957e-06,
+    2.7628231082072664e-07, 2.516137912914217e-08,
 )  # fmt: skip
-EXP32 = (0.4999999344780462, 0.16666520631748297, 0.0416683880462062, 0.0083687168776981, 0.001381459852760012)
+EXP32 = (
+    0.4999999344780462, 0.16666520631748297, 0.0416683880462062, 0.0083687168776981, 0.001381459852760012,
+)  # fmt: skip
 # As EXP, error relative to expm1(r).
 EXPM1 = (
-    0.5000000000000001, 0.1666666666666667, 0.04166666666665229, 0.008333333333326153, 0.0013888888895597217,
-    0.00019841269874765153, 2.480157453791779e-05, 2.7557255461782194e-06, 2.7567927335827085e-07,
-    2.510519422227151e-08, 1.7687680267023671e-09,
+    0.5000000000000001, 0.1666666666666667, 0.04166666666665229, 0.008333333333326153, 0.0013888888895597217, 0.00019841269874765153,
+    2.480157453791779e-05, 2.7557255461782194e-06, 2.7567927335827085e-07, 2.510519422227151e-08,
+    1.7687680267023671e-09,
 )  # fmt: skip
 # log(1+f) = f - f**2/2 + s (f**2/2 + z P(z)), s = f/(2+f), z = s*s, on sqrt(1/2) <= 1+f <= sqrt(2).
 LOG = (
@@ -85,18 +103,18 @@ LOG = (
 )  # fmt: skip
 # sin(r) = r + r**3 P(r**2) and cos(r) = 1 - r**2/2 + r**4 P(r**2) on |r| <= pi/4.
 SIN = (
-    -1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04, 2.75573137070700676789e-06,
-    -2.50507602534068634195e-08, 1.58969099521155010221e-10,
+    -1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04,
+    2.75573137070700676789e-06, -2.50507602534068634195e-08, 1.58969099521155010221e-10,
 )  # fmt: skip
 COS = (
-    4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05, -2.75573143513906633035e-07,
-    2.08757232129817482790e-09, -1.13596475577881948265e-11,
+    4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05,
+    -2.75573143513906633035e-07, 2.08757232129817482790e-09, -1.13596475577881948265e-11,
 )  # fmt: skip
 # erf(a) = a + a P(a**2) on a <= 1, error relative to erf(a).
 ERF_SMALL = (
-    0.12837916709551256, -0.3761263890318352, 0.112837916709442, -0.026866170643113415, 0.005223977606130842,
-    -0.0008548325929766244, 0.0001205529358693695, -1.4924712439534814e-05, 1.6447132699786621e-06,
-    -1.6206318752969208e-07, 1.3710988704190523e-08, -7.779462971761597e-10,
+    0.12837916709551256, -0.3761263890318352, 0.112837916709442, -0.026866170643113415,
+    0.005223977606130842, -0.0008548325929766244, 0.0001205529358693695, -1.4924712439534814e-05,
+    1.6447132699786621e-06, -1.6206318752969208e-07, 1.3710988704190523e-08, -7.779462971761597e-10,
 )  # fmt: skip
 # exp(a**2) erfc(a) = P(1/(2+a)) on 1 <= a <= 6, weighted by exp(-a**2) / erf(a): the error it makes in erf.
 ERF_LARGE = (
@@ -110,7 +128,7 @@ CBRT = (1.7285895786616285, -1.2955864114470765, 0.7387409985810947, -0.17174559
 # (BIAS - BIAS/3) 2**20, less what makes the error of the first guess of cbrt symmetric.
 CBRT_BIAS = 715094163
 
-# ------------------------------------------------------------------------------------------------------------ the bodies
+# ----------------------------------------------------------------------------------------------- the bodies
 
 
 def _exp_reduced(x: Value) -> tuple[Value, Value]:
@@ -130,11 +148,17 @@ def _expm1_reduced(x: Value) -> tuple[Value, Value]:
     return r + fma(r * r, horner(r, EXPM1), fma(k, -LN2_LO, h - r)), bits(t)
 
 
-def _exp(x: Value) -> Value:
-    q, n = _exp_reduced(at_most(at_least(x, -746.0), 710.0))
-    # 2**k in two factors, so that subnormal results are rounded once and overflow gives infinity.
+def _scaled(q: Value, n: Value) -> Value:
+    """(1 + q) 2**k, k in the low bits of n.
+
+    In two factors, so that overflow gives infinity and a subnormal result is rounded once.
+    """
     h = n >> 1
     return unbits(bits(q + 1.0) + (h << 52)) * unbits(((n - h) << 52) + ONE_BITS)
+
+
+def _exp(x: Value) -> Value:
+    return _scaled(*_exp_reduced(at_most(at_least(x, -746.0), 710.0)))
 
 
 def _exp32(x: Value) -> Value:
@@ -152,7 +176,8 @@ def _expm1(x: Value) -> Value:
     q, n = _expm1_reduced(at_most(at_least(x, -50.0), 710.0))
     # Half of 2**k and the doubling last: 2**1024 would not be representable.
     s = unbits((n << 52) + ((BIAS - 1) << 52))
-    return copysign(2.0 * fma(s, q, s - 0.5), x)
+    r = copysign(2.0 * fma(s, q, s - 0.5), x)
+    return select(fabs(x) < 2.0**-54, x, r)
 
 
 def _tanh(x: Value) -> Value:
@@ -172,7 +197,7 @@ def _log_sum(k: Value, f: Value) -> Value:
 
 
 def _split(u: Value) -> tuple[Value, Value]:
-    """For u = bits(y), y > 0 normal: the biased exponent e and m - 1, y = m 2**(e - BIAS), sqrt(1/2) <= m < sqrt(2)."""
+    """bits(y), y > 0 and normal: e and m - 1, where y = m 2**(e - BIAS) and sqrt(1/2) <= m < sqrt(2)."""
     shifted = u + (ONE_BITS - SQRT_HALF_BITS)
     return shifted >> 52, unbits((shifted & MANTISSA_BITS) + SQRT_HALF_BITS) - 1.0
 
@@ -193,17 +218,55 @@ def _log1p(x: Value) -> Value:
     error = (1.0 - (y - b)) + (x - b)
     e, f = _split(bits(y))
     k = unbits(e | TWO52_BITS) - (TWO52 + BIAS)
-    r = _log_sum(k, fma(error, unbits(((2 * BIAS) - e) << 52), f))
+    # A large y has no error; there the scale need only be a number.
+    scale = unbits(((2 * BIAS) - select(e > 2 * BIAS - 1, 2 * BIAS - 1, e)) << 52)
+    r = _log_sum(k, fma(error, scale, f))
     r = select(y > 0.0, copysign(r, x), select(y == 0.0, x.lifted(-INF), NAN))
     return select(x < INF, r, x)
 
 
-def _sincos_reduced(x: Value) -> tuple[Value, Value]:
-    # Cody and Waite: x = k pi/2 + r, where the first fma is exact.
+def _quarter_turns_near(x: Value) -> tuple[Value, Value]:
+    """x = n pi/2 + r with |r| <= pi/4, for |x| < SINCOS_LIMIT: r, and n mod 4 in the low bits."""
+    # Cody and Waite, in three steps, the first of which is exact.
     t = fma(x, TWO_OVER_PI, ROUNDER)
     k = t - ROUNDER
-    r = fma(k, -PIO2_3, fma(k, -PIO2_2, fma(k, -PIO2_1, x)))
-    n = bits(t)
+    return fma(k, -PIO2_3, fma(k, -PIO2_2, fma(k, -PIO2_1, x))), bits(t)
+
+
+def _quarter_turns_far(x: Value) -> tuple[Value, Value]:
+    """As _quarter_turns_near, for |x| >= SINCOS_LIMIT: Payne and Hanek, in integers of 192 bits."""
+    u = bits(fabs(x))
+    # |x| = m 2**e. The bits of 2/pi with a weight of at least 4/2**e only add whole turns to m 2/pi: skip
+    # them.
+    e = (u >> 52) - (BIAS + 52)
+    m = (u & MANTISSA_BITS) | (1 << 52)
+    first = e + 62
+    word = first >> 6
+    window = resized(table_entry("jitgrad_two_over_pi", TWO_OVER_PI_WORDS, word), 256)
+    for j in range(1, 4):
+        entry = table_entry("jitgrad_two_over_pi", TWO_OVER_PI_WORDS, word + j)
+        window = (window << 64) | resized(entry, 256)
+    window = resized((window << resized(first & 63, 256)) >> 64, 192)
+    # Quarter turns mod 4 in units of 2**-190; at most 61 of the bits after the point are equal.
+    product = window * resized(m, 192)
+    n = (product + (1 << 189)) >> 190
+    fraction = product - (n << 190)
+    down = fraction < 0
+    fraction = select(down, -fraction, fraction)
+    # Its first 53 bits, the next 53, and the exponent.
+    zeros = leading_zeros(fraction)
+    fraction = fraction << zeros
+    high = to_float(resized(fraction >> 139, 64))
+    low = to_float(resized(fraction >> 86, 64) & ((1 << 53) - 1))
+    r = high * PIO2_1
+    r = r + (fma(high, PIO2_1, -r) + fma(high, PIO2_2, low * (PIO2_1 * 2.0**-53)))
+    r = r * unbits(((BIAS - 51) - resized(zeros, 64)) << 52)
+    r = copysign(r, select(down, -x, x))
+    n = resized(n, 64)
+    return select(fabs(x) < INF, r, NAN), select(x < 0.0, -n, n)
+
+
+def _sincos_of(r: Value, n: Value) -> tuple[Value, Value]:
     z = r * r
     # The sign is set for the sake of -0.0.
     s = copysign(fma(r * z, horner(z, SIN), r), r)
@@ -214,11 +277,72 @@ def _sincos_reduced(x: Value) -> tuple[Value, Value]:
     return sine, cosine
 
 
-def _erfx(x: Value) -> tuple[Value, Value]:
+def _tan_of(r: Value, n: Value) -> Value:
+    s, c = _sincos_of(r, n)
+    return s / c
+
+
+def _sin_far(x: Value) -> Value:
+    return _sincos_of(*_quarter_turns_far(x))[0]
+
+
+def _cos_far(x: Value) -> Value:
+    return _sincos_of(*_quarter_turns_far(x))[1]
+
+
+def _tan_far(x: Value) -> Value:
+    return _tan_of(*_quarter_turns_far(x))
+
+
+def _far_patched(x: Value, near: Sequence[Value], *far: Body) -> Any:
+    """The values in `near` where x is not far, else those of the functions in `far`."""
+    values = patched(near, fabs(x) >= SINCOS_LIMIT, x, far)
+    return values if len(values) > 1 else values[0]
+
+
+def _sincos(x: Value) -> Any:
+    return _far_patched(x, _sincos_of(*_quarter_turns_near(x)), _sin_far, _cos_far)
+
+
+def _sin(x: Value) -> Any:
+    return _far_patched(x, _sincos_of(*_quarter_turns_near(x))[:1], _sin_far)
+
+
+def _cos(x: Value) -> Any:
+    return _far_patched(x, _sincos_of(*_quarter_turns_near(x))[1:], _cos_far)
+
+
+def _tan(x: Value) -> Any:
+    return _far_patched(x, [_tan_of(*_quarter_turns_near(x))], _tan_far)
+
+
+def _cbrt(x: Value) -> Value:
+    # No fma here: the C libraries' cbrt is not good enough to fall back on.
     a = fabs(x)
+    tiny = a < 2.0**-1022
+    a = select(tiny, a * 2.0**54, a)
+    # A third of the exponent (and, roughly, of the mantissa): the cube root to 4 %; the polynomial makes that
+    # 2**-19.
+    third = ((bits(a) >> 32) * 0x55555556) >> 32
+    t = unbits((third + CBRT_BIAS) << 32)
+    # In this order nothing overflows.
+    r = t * (t * t / a)
+    t = t * (((CBRT[3] * r + CBRT[2]) * r + CBRT[1]) * r + CBRT[0])
+    # 26 bits of t, so that its square is exact, and one step of Halley's iteration.
+    t = unbits((bits(t) + (1 << 26)) & -(1 << 27))
+    r = a / (t * t)
+    t = t + t * ((r - t) / ((t + t) + r))
+    t = copysign(select(tiny, t * 2.0**-18, t), x)
+    return select((fabs(x) < INF) & (x != 0.0), t, x)
+
+
+def _erfx(x: Value) -> tuple[Value, Value]:
+    # Beyond the bound, exp(-a*a) is 0 and erf(a) is 1.
+    a = at_most(fabs(x), 27.5)
     z = a * a
-    q, n = _exp_reduced(at_least(-z, -708.0))
-    e = unbits(bits(q + 1.0) + (n << 52))
+    q, n = _exp_reduced(-z)
+    # The rounding error of z counts: exp would magnify it up to 700 times.
+    e = _scaled(fma(q + 1.0, fma(-a, a, z), q), n)
     # One polynomial for both ranges, with selected coefficients.
     small = a < 1.0
     v = select(small, z, 1.0 / (2.0 + a))
@@ -230,33 +354,7 @@ def _erf(x: Value) -> Value:
     return _erfx(x)[0]
 
 
-def _sin(x: Value) -> Value:
-    return _sincos_reduced(x)[0]
-
-
-def _cos(x: Value) -> Value:
-    return _sincos_reduced(x)[1]
-
-
-def _cbrt(x: Value) -> Value:
-    # No fma here: the C libraries' cbrt is not good enough to fall back on.
-    a = fabs(x)
-    tiny = a < 2.0**-1022
-    a = select(tiny, a * 2.0**54, a)
-    # A third of the exponent (and, roughly, of the mantissa): the cube root to 4 %; the polynomial makes that 2**-19.
-    third = ((bits(a) >> 32) * 0x55555556) >> 32
-    t = unbits((third + CBRT_BIAS) << 32)
-    r = t * t * t / a
-    t = t * (((CBRT[3] * r + CBRT[2]) * r + CBRT[1]) * r + CBRT[0])
-    # 26 bits of t, so that its square is exact, and one step of Halley's iteration.
-    t = unbits((bits(t) + (1 << 26)) & -(1 << 27))
-    r = a / (t * t)
-    t = t + t * ((r - t) / ((t + t) + r))
-    t = copysign(select(tiny, t * 2.0**-18, t), x)
-    return select((fabs(x) < INF) & (x != 0.0), t, x)
-
-
-# --------------------------------------------------------------------------------------------------- functions of floats
+# -------------------------------------------------------------------------------------- functions of floats
 
 
 @functools.cache
@@ -269,20 +367,17 @@ def _target_has_fma(triple: str, features: str) -> bool:
 
 
 def has_fma(context: Any) -> bool:
-    """Whether llvm.fma is an instruction of the target; elsewhere it is a call, far slower than libm's functions."""
+    """Whether llvm.fma is an instruction of the target; elsewhere it is a call, slower than libm's exp."""
     triple, _, features = context.codegen().magic_tuple()
     return _target_has_fma(triple, features)
 
 
-def _libm(context: Any, function: Callable[..., float], *args: Value) -> Value:
-    """A call of the C function, of float64, behind a function of the module math."""
-    implementation = context.get_function(function, types.float64(*[types.float64] * len(args)))
-    builder = args[0].builder
-    return Value(builder, implementation(builder, [a.llvm for a in args]))
-
-
 def _libm_call(name: str) -> Callable[..., Any]:
-    return lambda context, *args: _libm(context, getattr(math, name), *args)
+    return lambda context, *args: libm(context, getattr(math, name), *args)
+
+
+def _pure(body: Body) -> Callable[..., Any]:
+    return lambda context, *args: body(*args)
 
 
 def _floating(args: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -292,7 +387,7 @@ def _floating(args: Sequence[Any]) -> tuple[Any, list[Any]]:
 
 def _floating_pair(args: Sequence[Any]) -> tuple[Any, list[Any]]:
     ty, operands = _floating(args)
-    return types.UniTuple(ty, 2), operands
+    return types.UniTuple(ty, 2), operands  # type: ignore[no-untyped-call]
 
 
 def _float_function(
@@ -303,21 +398,22 @@ def _float_function(
     fallback: Callable[..., Any] | None = None,
     pair: bool = False,
 ) -> Any:
-    """A function of floats; `fallback(context, *float64 values)` serves targets without fma and what has no body.
+    """A function of floats. Its body takes the code generation context and the values, as does the fallback.
 
-    Without a body of its own, float32 is computed in float64 and rounded.
+    The fallback, by default the C function, serves targets without fma, and what has no body. Without a body
+    of its own, float32 is computed in float64 and rounded.
     """
     plain = fallback or _libm_call(name)
 
     def emit64(context: Any, values: Sequence[Value]) -> Any:
-        return body(*values) if body is not None and has_fma(context) else plain(context, *values)
+        return body(context, *values) if body is not None and has_fma(context) else plain(context, *values)
 
     def emit(context: Any, signature: Any, values: list[Value]) -> Any:
         result: Any
         if values[0].llvm.type == F64:
             result = emit64(context, values)
         elif body32 is not None and has_fma(context):
-            result = body32(*values)
+            result = body32(context, *values)
         else:
             result = emit64(context, [widen(v) for v in values])
             result = tuple(map(narrow, result)) if pair else narrow(result)
@@ -329,7 +425,7 @@ def _float_function(
 
 
 def _same_type_function(name: str, arity: int, body: Body, integers: bool = False) -> Any:
-    """A function whose body needs no fma and serves both float types; `integers`: integers come back as they are."""
+    """A function whose body serves both float types; `integers`: integers come back as they are."""
 
     def resolve(args: Sequence[Any]) -> tuple[Any, list[Any]]:
         common = common_type(args)
@@ -374,7 +470,7 @@ def _isnan(x: Value) -> Value:
     return Value(x.builder, x.builder.fcmp_unordered("uno", x.llvm, x.llvm))
 
 
-# ------------------------------------------------------------------------------------------------ functions of any number
+# ---------------------------------------------------------------------------------- functions of any number
 
 
 def _common(args: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -385,8 +481,10 @@ def _common(args: Sequence[Any]) -> tuple[Any, list[Any]]:
 def _make_sel() -> Any:
     def resolve(args: Sequence[Any]) -> tuple[Any, list[Any]]:
         condition, *choices = args
-        if not isinstance(types.unliteral(condition), types.Boolean):
-            raise TypingError(f"the condition of sel() must be a bool, not {condition}; compare it with something")
+        if not isinstance(plain_number(condition), types.Boolean):
+            raise TypingError(
+                f"the condition of sel() must be a bool, not {condition}; compare it with something"
+            )
         ty = common_type(choices)
         return ty, [types.boolean, ty, ty]
 
@@ -412,7 +510,8 @@ def _make_radd() -> Any:
         if isinstance(signature.return_type, types.Boolean):
             return a.builder.or_(a.llvm, b.llvm)
         if a.is_float:
-            # Only this addition may be regrouped: a vectorised sum needs it, the rounding tricks above forbid it.
+            # Only this addition may be regrouped: a vectorised sum needs it, the rounding tricks above forbid
+            # it.
             return a.builder.fadd(a.llvm, b.llvm, flags=("reassoc", "nsz"))
         return (a + b).llvm
 
@@ -427,7 +526,8 @@ def _make_fmod() -> Any:
             return b.frem(x.llvm, y.llvm)
         if isinstance(signature.return_type, types.Boolean):
             return ir.Constant(ir.IntType(1), 0)
-        # The machine's division traps on 0 and on the least integer by -1; the remainder by 1 is 0, as wanted for both.
+        # The machine's division traps on 0 and on the least integer by -1; the remainder by 1 is 0, as wanted
+        # for both.
         safe = select((y == 0), x.lifted(1), y)
         if signature.return_type.signed:
             return b.srem(x.llvm, select(safe == -1, x.lifted(1), safe).llvm)
@@ -436,12 +536,26 @@ def _make_fmod() -> Any:
     return make_intrinsic("fmod", 2, emit, _common)
 
 
-def _fallback_sincos(context: Any, x: Value) -> tuple[Value, Value]:
-    return _libm(context, math.sin, x), _libm(context, math.cos, x)
+# The C library's own reduction of far arguments is off by several ULP at worst (glibc), so even there ours
+# serves.
+def _fallback_sincos(context: Any, x: Value) -> Any:
+    return _far_patched(x, [libm(context, math.sin, x), libm(context, math.cos, x)], _sin_far, _cos_far)
+
+
+def _fallback_sin(context: Any, x: Value) -> Any:
+    return _far_patched(x, [libm(context, math.sin, x)], _sin_far)
+
+
+def _fallback_cos(context: Any, x: Value) -> Any:
+    return _far_patched(x, [libm(context, math.cos, x)], _cos_far)
+
+
+def _fallback_tan(context: Any, x: Value) -> Any:
+    return _far_patched(x, [libm(context, math.tan, x)], _tan_far)
 
 
 def _fallback_erfx(context: Any, x: Value) -> tuple[Value, Value]:
-    return _libm(context, math.erf, x), _libm(context, math.exp, -(x * x))
+    return libm(context, math.erf, x), libm(context, math.exp, -(x * x))
 
 
 def _rounding(name: str) -> Any:
@@ -450,20 +564,34 @@ def _rounding(name: str) -> Any:
 
 NAMESPACE: dict[str, object] = {
     "sqrt": _same_type_function("sqrt", 1, functools.partial(call, "llvm.sqrt")),
-    "exp": _float_function("exp", body=_exp, body32=_exp32),
-    "cbrt": _float_function("cbrt", body=_cbrt, fallback=lambda context, x: _cbrt(x)),
-    "expm1": _float_function("expm1", body=_expm1),
-    "log": _float_function("log", body=_log),
-    "log1p": _float_function("log1p", body=_log1p),
-    "sin": _float_function("sin", body=_sin),
-    "cos": _float_function("cos", body=_cos),
-    "sincos": _float_function("sincos", body=_sincos_reduced, fallback=_fallback_sincos, pair=True),
-    "tanh": _float_function("tanh", body=_tanh),
-    "erf": _float_function("erf", body=_erf),
-    "erfx": _float_function("erfx", body=_erfx, fallback=_fallback_erfx, pair=True),
+    "exp": _float_function("exp", body=_pure(_exp), body32=_pure(_exp32)),
+    "cbrt": _float_function("cbrt", body=_pure(_cbrt), fallback=_pure(_cbrt)),
+    "expm1": _float_function("expm1", body=_pure(_expm1)),
+    "log": _float_function("log", body=_pure(_log)),
+    "log1p": _float_function("log1p", body=_pure(_log1p)),
+    "sin": _float_function("sin", body=_pure(_sin), fallback=_fallback_sin),
+    "cos": _float_function("cos", body=_pure(_cos), fallback=_fallback_cos),
+    "sincos": _float_function("sincos", body=_pure(_sincos), fallback=_fallback_sincos, pair=True),
+    "tan": _float_function("tan", body=_pure(_tan), fallback=_fallback_tan),
+    "tanh": _float_function("tanh", body=_pure(_tanh)),
+    "erf": _float_function("erf", body=_pure(_erf)),
+    "erfx": _float_function("erfx", body=_pure(_erfx), fallback=_fallback_erfx, pair=True),
     **{
         name: _float_function(name)
-        for name in ("exp2", "log2", "log10", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc")
+        for name in (
+            "exp2",
+            "log2",
+            "log10",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "erfc",
+        )
     },
     "atan2": _float_function("atan2", 2),
     "hypot": _float_function("hypot", 2),
