@@ -6,11 +6,12 @@ tensor layer provides the one engine there is (eager and traced values alike) wh
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from jitgrad.core.primitive import Primitive, Value
+if TYPE_CHECKING:
+    from jitgrad.core.primitive import Primitive, Value
 
-__all__ = ["Engine", "apply", "as_value", "install", "is_value", "wrap"]
+__all__ = ["Engine", "as_value", "engine", "install", "is_value", "wrap"]
 
 
 class Engine(Protocol):
@@ -44,9 +45,9 @@ def install(engine: Engine) -> None:
     _engine = engine
 
 
-def apply(primitive: Primitive, *args: Any, **params: Any) -> Any:
-    """The result of a primitive on values or array-likes."""
-    return _engine.apply(primitive, args, params)
+def engine() -> Engine:
+    """The engine."""
+    return _engine  # type: ignore[no-any-return]
 
 
 def as_value(obj: Any, what: str = "argument") -> Value:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from jitgrad.core import dispatch
 from jitgrad.core.aval import ShapedArray
 from jitgrad.errors import DefinitionError
 
@@ -42,12 +43,14 @@ class Elementwise:
 
     ``result``: "float" (integers become float64 first), "same" (the promoted dtype) or "bool".
     ``fixed`` names operands that keep a dtype of their own: position -> dtype (the condition of ``where`` is bool).
+    ``refuses``: kinds of dtypes (``b``, ``i``, ``u``, ``f``) that the operation does not take.
     """
 
     body: Callable[..., Any]
     arity: int
     result: Literal["float", "same", "bool"]
     fixed: dict[int, Any]
+    refuses: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +163,10 @@ class Primitive:
                 return lambda i: i < 2
             case Custom(nondiff=nondiff):
                 return lambda i: i not in nondiff
+
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        """Run, record or trace this primitive on values or array-likes."""
+        return dispatch.engine().apply(self, args, params)
 
     def __repr__(self) -> str:
         return self.name

@@ -1,0 +1,282 @@
+"""The reverse sweep: from cotangents of results to gradients of leaves, iteratively, latest recording first.
+
+Nodes carry the tick of their recording; a consumer is always younger than what it consumed, so a heap ordered by tick
+visits the graph in reverse topological order without counting edges first. Without ``create_graph`` cotangents are plain
+arrays and each node runs its compiled backward kernel; with it, and where structural zeros are about, they are tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from jitgrad.autodiff.node import Edge, GradNode, Leaf
+from jitgrad.autodiff.rules import Mask, union
+from jitgrad.core.dispatch import wrap
+from jitgrad.core.memory import any_writes, overwritten
+from jitgrad.core.modes import grad_mode
+from jitgrad.errors import AnomalyError, InPlaceError, ReleasedGraphError
+
+__all__ = ["Target", "reachable", "sweep"]
+
+Target = tuple[Edge, int]
+"""A leaf or a node, and which of its results."""
+
+
+def reachable(roots: Iterable[Edge]) -> list[GradNode]:
+    """Every node that the roots lead to, oldest first."""
+    seen: set[GradNode] = set()
+    stack = [r for r in roots if isinstance(r, GradNode)]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.extend(e for e in node.edges or () if isinstance(e, GradNode) and e not in seen)
+    return sorted(seen, key=lambda node: node.tick)
+
+
+def _leading(nodes: Sequence[GradNode], targets: set[Edge]) -> set[GradNode]:
+    """The nodes from which a target can be reached (targets included)."""
+    leading: set[Any] = set(targets)
+    for node in nodes:
+        if any(e in leading for e in node.edges or ()):
+            leading.add(node)
+    return leading
+
+
+def _check_memory(node: GradNode) -> None:
+    for array in node.residuals:
+        if isinstance(array, np.ndarray):
+            write = overwritten(array, node.tick)
+            if write is not None:
+                raise InPlaceError(
+                    f"backward of {node.name} needs a value of shape {array.shape} that was overwritten in place: it was kept "
+                    f"at version {write.version - 1} of its memory or before, which is now at version {write.version}, written by "
+                    f"{write.operation} of shape {write.shape} at {write.where}. Write to a copy "
+                    "(`.clone()`), or do the write after backward."
+                )
+
+
+def _consumed(node: GradNode) -> ReleasedGraphError:
+    return ReleasedGraphError(
+        f"backward reached {node.name} a second time: its values were released by the first backward. Pass "
+        "retain_graph=True to the first one, or detach() the part that the two have in common."
+    )
+
+
+class _Sweep:
+    """The state of one sweep; cotangents are arrays, or tensors when the graph of the gradient is recorded."""
+
+    def __init__(self, retain_graph: bool, create_graph: bool, anomaly: bool) -> None:
+        self.retain = retain_graph
+        self.record = create_graph
+        self.anomaly = anomaly
+        self.pending: dict[Edge, Any] = {}
+        self.masks: dict[Edge, Mask] = {}
+        self.owned: set[Edge] = set()
+        self.heap: list[tuple[int, GradNode]] = []
+        self.only: set[Any] | None = None
+
+    def add(self, edge: Edge, slot: int, cotangent: Any, mask: Mask | None, fresh: bool) -> None:
+        """Add a contribution to what an edge gets."""
+        pending = self.pending
+        is_node = type(edge) is GradNode
+        if is_node and edge.recorder.outputs > 1:
+            slots = pending.get(edge)
+            if slots is None:
+                slots = pending[edge] = [None] * edge.recorder.outputs
+                heappush(self.heap, (-edge.tick, edge))
+            slots[slot] = cotangent if slots[slot] is None else np.asarray(slots[slot] + cotangent) if not self.record else slots[slot] + cotangent
+            return
+        old = pending.get(edge)
+        if old is None:
+            pending[edge] = cotangent
+            if fresh:
+                self.owned.add(edge)
+            if is_node:
+                heappush(self.heap, (-edge.tick, edge))
+                if mask is not None:
+                    self.masks[edge] = mask
+            return
+        if self.masks:
+            both = union(self.masks.pop(edge, None), mask)
+            if both is not None:
+                self.masks[edge] = both
+        if self.record:
+            pending[edge] = old + cotangent
+        elif edge in self.owned:
+            np.add(old, cotangent, out=old)
+        else:
+            pending[edge] = np.add(old, cotangent, out=np.empty(old.shape, old.dtype))  # 0-d stays an array
+            self.owned.add(edge)
+
+    def visit(self, node: GradNode) -> None:
+        """Run one node and hand its cotangents on."""
+        g = self.pending.pop(node)
+        self.owned.discard(node)
+        mask = self.masks.pop(node, None) if self.masks else None
+        edges = node.edges
+        if edges is None:
+            raise _consumed(node)
+        recorder = node.recorder
+        only = self.only
+        if self.record or mask is not None or (recorder.masks and any(type(e) is GradNode for e in edges)):
+            found = self._values(node, g, mask)
+        else:
+            found = recorder.run(node, g)
+        slots = node.slots
+        fresh = recorder.fresh
+        masked = bool(found) and isinstance(found[0], tuple | None)
+        for i, edge in enumerate(edges):
+            cotangent = found[i]
+            if cotangent is None or (only is not None and edge not in only):
+                continue
+            new_mask = None
+            if masked:
+                cotangent, new_mask = cotangent
+            self.add(edge, slots[i] if slots else 0, cotangent, new_mask, fresh[i] and not masked)
+        if self.anomaly:
+            self._check_finite(node, found)
+        if not self.retain:
+            node.edges = None
+            node.residuals = ()
+
+    def _values(self, node: GradNode, g: Any, mask: Mask | None) -> list[Any]:
+        if self.record:
+            return list(node.recorder.values(node, g, mask, True))
+        if node.recorder.plain and mask is not None:
+            return [None if r is None else (r, mask) for r in node.recorder.run(node, g)]
+        token = grad_mode.set(False)
+        try:
+            lifted = wrap(g) if node.recorder.outputs == 1 else [None if x is None else wrap(x) for x in g]
+            found = node.recorder.values(node, lifted, mask, False)
+        finally:
+            grad_mode.reset(token)
+        return [None if pair is None else (pair[0]._value, pair[1]) for pair in found]
+
+    def hooked(self, node: GradNode, g: Any) -> Any:
+        many = node.recorder.outputs > 1
+        gs = list(g) if many else [g]
+        for slot, value in enumerate(gs):
+            if value is None:
+                continue
+            hooks = node.hooks.get(slot) if node.hooks else None
+            retained = node.retained is not None and slot in node.retained
+            if not hooks and not retained:
+                continue
+            tensor = value if self.record else wrap(value)
+            if hooks:
+                changed = hooks(tensor)
+                if changed is not tensor:
+                    tensor = _checked_gradient(changed, tensor)
+            if retained:
+                assert node.retained is not None
+                kept = tensor if self.record else wrap(tensor._value.copy())
+                before = node.retained[slot]
+                node.retained[slot] = kept if before is None else before + kept
+            gs[slot] = tensor if self.record else tensor._value
+        return gs if many else gs[0]
+
+    def _check_finite(self, node: GradNode, found: Sequence[Any]) -> None:
+        for item in found:
+            value = item[0] if isinstance(item, tuple) else item
+            array = getattr(value, "_value", value)
+            if array is not None and not np.isfinite(array).all():
+                raise AnomalyError(
+                    f"the gradient of {node.name} is not finite (NaN or infinite); it was computed in the forward pass at "
+                    f"{node.where or 'a line that was not recorded: turn detect_anomaly on before the forward pass'}"
+                )
+
+
+def _checked_gradient(changed: Any, old: Any) -> Any:
+    made = changed if hasattr(changed, "_value") else wrap(np.asarray(changed, old.dtype))
+    if made.shape != old.shape:
+        from_hook = f"a hook gave a gradient of shape {made.shape} for a value of shape {old.shape}"
+        raise ValueError(from_hook)
+    return made
+
+
+def sweep(
+    starts: Sequence[tuple[Edge, int, Any]],
+    *,
+    retain_graph: bool,
+    create_graph: bool,
+    targets: Sequence[Target] | None = None,
+    anomaly: bool = False,
+) -> dict[Target, Any]:
+    """Propagate the cotangents ``(edge, slot, cotangent)`` and give what arrives at leaves, or at ``targets`` alone.
+
+    Cotangents are arrays, or tensors with ``create_graph``. Raises before anything is changed where memory that the
+    graph needs was overwritten.
+    """
+    state = _Sweep(retain_graph, create_graph, anomaly)
+    nodes: list[GradNode] | None = None
+    if any_writes() or targets is not None or anomaly:
+        nodes = reachable(edge for edge, _, _ in starts)
+    wanted: dict[Edge, set[int]] = {}
+    if targets is not None:
+        assert nodes is not None
+        for edge, slot in targets:
+            wanted.setdefault(edge, set()).add(slot)
+        state.only = _leading(nodes, set(wanted))
+    if nodes is not None:
+        for node in nodes:
+            if state.only is not None and node not in state.only:
+                continue
+            if node.edges is not None:
+                _check_memory(node)
+                if anomaly:
+                    _check_prints(node)
+    arrived: dict[Target, Any] = {}
+    for edge, slot, cotangent in starts:
+        if state.only is None or edge in state.only:
+            state.add(edge, slot, cotangent, None, False)
+    heap, pending = state.heap, state.pending
+    needed = None if state.only is None else {e for n in state.only if isinstance(n, GradNode) for e in (n,)}
+    while heap:
+        node = heappop(heap)[1]
+        if node.hooks is not None or node.retained is not None:
+            pending[node] = state.hooked(node, pending[node])
+        if node in wanted:
+            g = pending[node]
+            for slot in wanted[node]:
+                arrived[node, slot] = g[slot] if node.recorder.outputs > 1 else g
+            if not _continues(node, needed, wanted):
+                pending.pop(node)
+                continue
+        state.visit(node)
+    for edge, cotangent in pending.items():
+        if isinstance(edge, Leaf):
+            if edge.hooks:
+                lifted = cotangent if create_graph else wrap(cotangent)
+                changed = edge.hooks(lifted)
+                if changed is not lifted:
+                    changed = _checked_gradient(changed, lifted)
+                cotangent = changed if create_graph else changed._value
+                state.owned.discard(edge)
+            if not create_graph and edge not in state.owned:
+                cotangent = cotangent.copy()
+            arrived[edge, 0] = cotangent
+    return arrived
+
+
+def _continues(node: GradNode, needed: set[GradNode] | None, wanted: dict[Edge, set[int]]) -> bool:
+    """Whether a target lies further down than this one."""
+    return any(e in wanted or (needed is not None and e in needed) for e in node.edges or ())
+
+
+def _check_prints(node: GradNode) -> None:
+    if node.prints is not None and node.prints != fingerprints(node.residuals):
+        raise InPlaceError(
+            f"backward of {node.name} needs a value that was overwritten from outside (by NumPy, on memory that it shares), "
+            f"recorded at {node.where}. Copy the data before sharing it."
+        )
+
+
+def fingerprints(residuals: Sequence[Any]) -> tuple[int, ...]:
+    """A hash of each array that a node keeps."""
+    return tuple(hash(np.ascontiguousarray(r).tobytes()) for r in residuals if isinstance(r, np.ndarray))

@@ -1,0 +1,1 @@
+"""From a traced rule to the kernels that run it."""

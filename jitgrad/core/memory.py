@@ -1,0 +1,89 @@
+"""Who wrote what in place: a log for each piece of memory, so that backward can tell whether a value it keeps is still
+the one that was computed.
+
+Memory is identified by the object that owns it (the end of the chain of ``ndarray.base``). Memory that was never written
+through this package has no log, so values that are never written cost nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = ["Write", "any_writes", "log_write", "overwritten", "owner"]
+
+_MOST_WRITES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write: when (on the clock of recordings), which bytes, by which operation, where in the user's code."""
+
+    tick: int
+    low: int
+    high: int
+    operation: str
+    shape: tuple[int, ...]
+    version: int
+    where: str
+
+
+class _Log:
+    __slots__ = ("reference", "writes")
+
+    def __init__(self, reference: Any) -> None:
+        self.reference = reference
+        self.writes: list[Write] = []
+
+
+_logs: dict[int, _Log] = {}
+
+
+def owner(array: np.ndarray[Any, Any]) -> Any:
+    """The object that owns the memory of an array."""
+    base: Any = array
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    return base
+
+
+def any_writes() -> bool:
+    """Whether any living memory was written in place."""
+    return bool(_logs)
+
+
+def log_write(array: np.ndarray[Any, Any], operation: str, tick: int, version: int, where: str) -> None:
+    """Remember that the memory of ``array`` was written."""
+    memory = owner(array)
+    key = id(memory)
+    log = _logs.get(key)
+    if log is None:
+        try:
+            reference: Any = weakref.ref(memory, lambda _, key=key: _logs.pop(key, None))  # type: ignore[misc]
+        except TypeError:  # bytes and the like cannot be referenced weakly: they stay
+            reference = memory
+        log = _logs[key] = _Log(reference)
+    low, high = np.lib.array_utils.byte_bounds(array)
+    writes = log.writes
+    if writes and writes[-1].low == low and writes[-1].high == high:
+        writes.pop()  # the same bytes again: only the last write counts
+    elif len(writes) >= _MOST_WRITES:
+        low = min(low, *(w.low for w in writes))
+        high = max(high, *(w.high for w in writes))
+        writes.clear()
+    writes.append(Write(tick, low, high, operation, array.shape, version, where))
+
+
+def overwritten(array: np.ndarray[Any, Any], tick: int) -> Write | None:
+    """The last write to bytes of ``array`` after ``tick``, if there was one."""
+    log = _logs.get(id(owner(array)))
+    if log is None or log.writes[-1].tick < tick:
+        return None
+    low, high = np.lib.array_utils.byte_bounds(array)
+    for write in reversed(log.writes):
+        if write.tick > tick and write.low < high and low < write.high:
+            return write
+    return None

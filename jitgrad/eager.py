@@ -1,0 +1,389 @@
+"""Running primitives on ndarrays: one plan for operands of given avals, one recorder for what is differentiated.
+
+A plan holds what depends on shapes and layouts, so that a call is one dictionary look-up and one entry point. A recorder
+adds what backward needs: which values to keep, and the compiled backward kernel, both read off the trace of the rule.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.rules import Mask, vjp
+from jitgrad.compiler.trace import broadcast, infer, trace
+from jitgrad.core.aval import BOOL, ShapedArray, aval_of, make_aval
+from jitgrad.core.dispatch import wrap
+from jitgrad.core.graph import Constant, Graph, Variable
+from jitgrad.core.primitive import Elementwise, Host, Linear, Partials, Primitive, Reduce, Value, View
+from jitgrad.errors import ShapeError
+from jitgrad.kernels.kernel import entry_point, kernel_mode
+from jitgrad.kernels.loops import emit_elementwise, emit_reduction
+from jitgrad.ops.linear import sum_to
+
+__all__ = ["Plan", "Recorder", "forget_plans", "plan_for", "run"]
+
+Array = np.ndarray[Any, Any]
+_MOST_PLANS: Final = 2048  # a primitive; plans are small, and forgetting them costs microseconds each
+_planned: set[Primitive] = set()
+
+
+class Plan:
+    """How to run one primitive on operands of given avals.
+
+    ``entry`` (elementwise only) takes the operands and a fresh result; ``run`` takes the operands and allocates.
+    """
+
+    __slots__ = ("aval", "avals", "dtype", "entry", "params", "primitive", "recorders", "run", "shape")
+
+    def __init__(self, primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> None:
+        self.primitive = primitive
+        self.avals = avals
+        self.params = params
+        self.recorders: dict[tuple[int, ...], Recorder] = {}
+        self.entry: Callable[..., None] | None = None
+        self.aval: ShapedArray | None = None
+        self.shape: tuple[int, ...] = ()
+        self.dtype: np.dtype[Any] = avals[0].dtype if avals else BOOL
+        self.run: Callable[..., Any]
+        match primitive.impl:
+            case Elementwise():
+                self._plan_elementwise()
+            case Reduce() as impl:
+                self._plan_reduction(impl)
+            case View(view=view):
+                self.run = functools.partial(view, **params) if params else view
+            case Host(run=run_host):
+                self.run = functools.partial(run_host, **params) if params else run_host
+
+    def recorder(self, needs: tuple[int, ...]) -> Recorder:
+        """The recorder for tracked operands ``needs``."""
+        found = self.recorders.get(needs)
+        if found is None:
+            found = self.recorders[needs] = Recorder(self, needs)
+        return found
+
+    def _plan_elementwise(self) -> None:
+        (aval,) = infer(self.primitive, self.avals, self.params)
+        self.aval, self.shape, self.dtype = aval, aval.shape, aval.dtype
+        layouts = _layouts(self.avals, aval)
+        dtypes = tuple(a.dtype for a in self.avals)
+        self.entry = entry = _elementwise_entry(self.primitive, dtypes, aval.dtype, layouts, kernel_mode())
+        shape, dtype = self.shape, self.dtype
+
+        def run_elementwise(*arrays: Array) -> Array:
+            out = np.empty(shape, dtype)
+            entry(*arrays, out)
+            return out
+
+        self.run = run_elementwise
+
+    def _plan_reduction(self, impl: Reduce) -> None:
+        (x,) = self.avals
+        axes: tuple[int, ...] = self.params["axes"]
+        (aval,) = infer(self.primitive, self.avals, self.params)
+        self.aval, self.shape, self.dtype = aval, aval.shape, aval.dtype
+        count = _product(x.shape[i] for i in axes)
+        if impl.needs_elements and count == 0 and aval.size:
+            raise ShapeError(f"{self.primitive.name}: an empty axis of shape {x.shape} has no value; axes {axes}")
+        grouped = not axes or axes == tuple(range(axes[0], axes[-1] + 1))
+        inner = _product(x.shape[axes[-1] + 1 :]) if axes and grouped else 1
+        if not axes:
+            folded = (x.size, 1, 1)
+        elif grouped:
+            folded = (_product(x.shape[: axes[0]]), count, inner)
+        else:
+            folded = (aval.size, count, 1)
+        order = None if grouped else tuple(i for i in range(x.ndim) if i not in axes) + axes
+        accumulator = np.dtype(impl.accumulator(x.dtype))
+        source = emit_reduction(self.primitive.name, impl, x.dtype, impl.finish)
+        signature = (f"b:{x.dtype.name}", f"b:{accumulator.name}", f"b:{aval.dtype.name}")
+        entry = entry_point(self.primitive.name, source, signature)
+        shape, dtype = self.shape, self.dtype
+        spare = inner if inner > 1 else 0
+
+        def run_reduction(array: Array) -> Array:
+            if order is not None:
+                array = array.transpose(order)
+            if not array.flags.c_contiguous:
+                array = np.ascontiguousarray(array)
+            out = np.empty(shape, dtype)
+            entry(array.reshape(folded), np.empty(spare, accumulator), out)
+            return out
+
+        self.run = run_reduction
+
+
+def _product(extents: Any) -> int:
+    total = 1
+    for n in extents:
+        total *= n
+    return total
+
+
+def _layouts(avals: Sequence[ShapedArray], out: ShapedArray) -> str:
+    """One letter an operand (see ``kernels.loops``); one strided operand makes all of them strided."""
+    letters = ""
+    for aval in avals:
+        if aval.contiguous and aval.size == out.size:
+            letters += "c"
+        elif aval.size == 1:
+            letters += "b"
+        else:
+            return "s" * len(avals)
+    return letters
+
+
+@functools.cache
+def _elementwise_entry(
+    primitive: Primitive, dtypes: tuple[np.dtype[Any], ...], result: np.dtype[Any], layouts: str, mode: str
+) -> Callable[..., None]:
+    graph = Graph(primitive.name)
+    inputs = [graph.add_input(make_aval((), d)) for d in dtypes]
+    (out,) = graph.add(primitive, tuple(t.variable for t in inputs), {}, [make_aval((), result)])
+    graph.outputs = [out.variable]
+    names = [f"x{i}" for i in range(len(dtypes))] if len(dtypes) > 1 else ["x"]
+    return _fused_entry(primitive.name, graph, names, layouts)
+
+
+def _fused_entry(name: str, graph: Graph, names: Sequence[str], layouts: str) -> Callable[..., None]:
+    source = emit_elementwise(name, graph, names, layouts)
+    signature = [f"b:{v.aval.dtype.name}" for v in graph.inputs] + [f"b:{o.aval.dtype.name}" for o in graph.outputs]
+    return entry_point(name, source, tuple(signature))
+
+
+def plan_for(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Plan:
+    """The plan of a primitive; elementwise ones of one or two operands are found directly by their methods."""
+    key: Any = avals if not params else (avals, *params.items())
+    plans = primitive.plans
+    plan: Plan | None = plans.get(key)
+    if plan is None:
+        plan = Plan(primitive, avals, params)
+        if len(plans) >= _MOST_PLANS:
+            plans.clear()
+        plans[key] = plan
+        _planned.add(primitive)
+    return plan
+
+
+def forget_plans() -> None:
+    """Drop every plan, as a change of the kernel mode demands."""
+    for primitive in list(_planned):
+        primitive.plans.clear()
+    _elementwise_entry.cache_clear()
+    _differential.cache_clear()
+
+
+def run(primitive: Primitive, arrays: Sequence[Array], params: dict[str, Any]) -> Any:
+    """The result of a primitive on ndarrays; nothing is recorded."""
+    return plan_for(primitive, tuple(map(aval_of, arrays)), params).run(*arrays)
+
+
+# --------------------------------------------------------------------------- differentiation
+
+
+class _Differential:
+    """The trace of an elementwise rule: which values it reads, and the kernels of its cotangents by layout."""
+
+    __slots__ = ("_entries", "graph", "keep", "name", "names", "passes", "plain")
+
+    def __init__(self, primitive: Primitive, dtypes: tuple[np.dtype[Any], ...], out: np.dtype[Any], needs: tuple[int, ...]):
+        scalars = [make_aval((), d) for d in (out, *dtypes, out)]
+        count = len(dtypes)
+
+        def rule(g: Value, *values: Value) -> list[Value]:
+            found = vjp(primitive, needs, g, None, values[count], values[:count], {})
+            return [pair[0] for pair in found if pair is not None]
+
+        self.name = f"{primitive.name}_backward"
+        graph = trace(rule, scalars, self.name).live()
+        # what passes the cotangent on as it is needs no kernel
+        gradient = graph.inputs[0]
+        self.passes = tuple(o is gradient for o in graph.outputs)
+        self.plain = all(self.passes) or all(
+            o is gradient or _is_negative_of(graph, o, gradient) for o in graph.outputs
+        )
+        graph.outputs = [o for o in graph.outputs if o is not gradient]
+        used = graph.used_inputs()
+        self.keep = tuple(i for i, v in enumerate(graph.inputs[1:]) if v in used)
+        graph.inputs = [gradient, *(graph.inputs[1 + i] for i in self.keep)]
+        self.graph = graph
+        labels = [f"x{i}" for i in range(count)] if count > 1 else ["x"]
+        self.names = ["g", *((*labels, "y")[i] for i in self.keep)]
+        self._entries: dict[tuple[str, str], Callable[..., None]] = {}
+
+    def entry(self, layouts: str) -> Callable[..., None]:
+        """The kernel ``(g, *kept, *cotangents)``."""
+        key = (layouts, kernel_mode())
+        found = self._entries.get(key)
+        if found is None:
+            found = self._entries[key] = _fused_entry(self.name, self.graph, self.names, layouts)
+        return found
+
+
+def _is_negative_of(graph: Graph, output: Any, gradient: Variable) -> bool:
+    return any(n.outputs == (output,) and n.primitive.name == "negative" and n.inputs == (gradient,) for n in graph.nodes)
+
+
+_differential = functools.cache(_Differential)
+
+
+class _Program:
+    """The trace of a rule as a list of primitives to run on ndarrays."""
+
+    __slots__ = ("_slots", "outputs", "steps")
+
+    def __init__(self, graph: Graph, inputs: Sequence[Variable]) -> None:
+        slots: dict[Any, int] = {v: i for i, v in enumerate(inputs)}
+        constants: list[tuple[int, Array]] = []
+
+        def slot(atom: Any) -> int:
+            if atom not in slots:
+                slots[atom] = len(slots)
+                if isinstance(atom, Constant):
+                    constants.append((slots[atom], atom.value))
+            return slots[atom]
+
+        self.steps = [(n.primitive, tuple(map(slot, n.inputs)), n.params, tuple(map(slot, n.outputs))) for n in graph.nodes]
+        self.outputs = tuple(map(slot, graph.outputs))
+        self._slots = (len(slots), constants)
+
+    def __call__(self, *arrays: Array) -> list[Array]:
+        count, constants = self._slots
+        values: list[Any] = [*arrays, *[None] * (count - len(arrays))]
+        for i, constant in constants:
+            values[i] = constant
+        for primitive, sources, params, targets in self.steps:
+            result = run(primitive, [values[i] for i in sources], params)
+            if len(targets) == 1:
+                values[targets[0]] = result
+            else:
+                for i, r in zip(targets, result, strict=True):
+                    values[i] = r
+        return [values[i] for i in self.outputs]
+
+
+class _Unkept:
+    """Stands for an operand whose value the rule does not read: shape and dtype only."""
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.shape = aval.shape
+        self.dtype = aval.dtype
+        self.ndim = aval.ndim
+        self.size = aval.size
+
+
+class Recorder:
+    """How a plan is recorded when the operands ``needs`` are tracked, and how its node is differentiated.
+
+    ``keep``: indices into ``(*operands, *results)`` of the arrays that a node holds until backward.
+    ``plain``: structural zeros of the cotangent pass through as they are. ``masks``: new ones arise.
+    """
+
+    __slots__ = ("_differential", "_program", "_traced", "avals", "fresh", "keep", "masks", "name", "needs", "out_avals", "outputs", "params", "plain", "plan", "primitive", "save")
+
+    def __init__(self, plan: Plan, needs: tuple[int, ...]) -> None:
+        self.plan = plan
+        self.primitive = primitive = plan.primitive
+        self.name = primitive.name
+        self.params = plan.params
+        self.avals = plan.avals
+        self.needs = needs
+        self.out_avals = infer(primitive, plan.avals, plan.params)
+        self.outputs = len(self.out_avals)
+        self._differential: _Differential | None = None
+        self._program: _Program | None = None
+        rule = primitive.rule
+        self.masks = (isinstance(rule, Linear) and rule.holes) or (
+            isinstance(rule, Partials) and any(rule.masks[i] is not None for i in needs)
+        )
+        self.plain = False
+        if isinstance(primitive.impl, Elementwise) and isinstance(rule, Partials):
+            dtypes = tuple(a.dtype for a in plan.avals)
+            self._differential = differential = _differential(primitive, dtypes, plan.dtype, needs)
+            self.keep = differential.keep
+            same = all(plan.avals[i].shape == plan.shape for i in needs)
+            self.plain = differential.plain and same
+            self.fresh = tuple(not p for p in differential.passes)
+        else:
+            self._trace_rule()
+            self.fresh = (False,) * len(needs)
+        self.save = _saver(self.keep)
+
+    def _trace_rule(self) -> None:
+        count = len(self.avals)
+        rule_avals = [*self.out_avals, *self.avals, *self.out_avals]
+
+        def rule(*values: Value) -> list[Value]:
+            gs, inputs, outs = values[: self.outputs], values[self.outputs : self.outputs + count], values[self.outputs + count :]
+            g, out = (gs[0], outs[0]) if self.outputs == 1 else (gs, outs)
+            found = vjp(self.primitive, self.needs, g, None, out, inputs, self.params)
+            self._traced = tuple(pair is not None for pair in found)
+            return [pair[0] for pair in found if pair is not None]
+
+        graph = trace(rule, rule_avals, f"{self.name}_backward").live()
+        used = graph.used_inputs()
+        kept = graph.inputs[self.outputs :]
+        self.keep = tuple(i for i, v in enumerate(kept) if v in used)
+        self._program = _Program(graph, [*graph.inputs[: self.outputs], *(kept[i] for i in self.keep)])
+
+    def run(self, node: GradNode, g: Any) -> list[Array | None]:
+        """The cotangents of the operands ``needs``, from arrays to arrays."""
+        if self._differential is not None:
+            return self._run_fused(self._differential, node.residuals, g)
+        assert self._program is not None
+        gs = (g,) if self.outputs == 1 else [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(g, self.out_avals, strict=True)]
+        found = iter(self._program(*gs, *node.residuals))
+        return [next(found) if there else None for there in self._traced]
+
+    def _run_fused(self, differential: _Differential, residuals: tuple[Array, ...], g: Array) -> list[Array | None]:
+        plan = self.plan
+        shape, dtype = plan.shape, plan.dtype
+        passes = differential.passes
+        results = [g if p else np.empty(shape, dtype) for p in passes]
+        if not all(passes):
+            kept_avals = [self.avals[i] if i < len(self.avals) else plan.aval for i in differential.keep]
+            layouts = _layouts([aval_of(g), *kept_avals], plan.aval)  # type: ignore[arg-type, list-item]
+            differential.entry(layouts)(g, *residuals, *[r for r, p in zip(results, passes, strict=True) if not p])
+        return [_sum_to(r, self.avals[i].shape) for r, i in zip(results, self.needs, strict=True)]
+
+    def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> list[tuple[Value, Mask | None] | None]:
+        """The cotangents as tensors, with masks; ``record``: they can be differentiated again."""
+        count = len(self.avals)
+        held: list[Any] = [_Unkept(a) for a in (*self.avals, *self.out_avals)]
+        for i, array in zip(self.keep, node.residuals, strict=True):
+            value = wrap(array)
+            if record:
+                if i >= count:
+                    value._edge, value._slot = node, i - count
+                elif i in self.needs:
+                    at = self.needs.index(i)
+                    value._edge, value._slot = node.edges[at], node.slots[at] if node.slots else 0
+            held[i] = value
+        outs = held[count:]
+        out = outs[0] if self.outputs == 1 else tuple(outs)
+        if self.outputs > 1:
+            g = tuple(wrap(np.zeros(a.shape, a.dtype)) if x is None else x for x, a in zip(g, self.out_avals, strict=True))
+        return vjp(self.primitive, self.needs, g, mask, out, held[:count], self.params)
+
+
+def _saver(keep: tuple[int, ...]) -> Callable[..., tuple[Array, ...]]:
+    """A function of operands and results that gives those to keep, without a loop."""
+    if not keep:
+        return lambda *arrays: ()
+    if len(keep) == 1:
+        (only,) = keep
+        return lambda *arrays: (arrays[only],)
+    pick = operator.itemgetter(*keep)
+    return lambda *arrays: pick(arrays)
+
+
+def _sum_to(array: Array, shape: tuple[int, ...]) -> Array:
+    if array.shape == shape:
+        return array
+    from_value = sum_to(wrap(array), shape)
+    return from_value._value  # type: ignore[no-any-return]

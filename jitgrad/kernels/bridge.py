@@ -1,0 +1,120 @@
+"""Everything of Numba that is not its public face: compiling to an entry point, and storing what was compiled.
+
+Kept in one module with a self-test, since these internals move between Numba's minor versions (which are pinned).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import linecache
+import pickle
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core import types
+from numba.core.compiler import CompileResult, Flags, compile_extra
+from numba.core.registry import cpu_target
+from numba.core.serialize import dumps
+
+from jitgrad._version import __version__
+from jitgrad.errors import JitgradError
+from jitgrad.kernels import buffer, vecmath
+
+__all__ = ["cpu", "deserialize", "make", "options", "serialize", "versions"]
+
+_NAMESPACE: dict[str, Any] = {
+    **vecmath.NAMESPACE,
+    **buffer.INTRINSICS,
+    "np": np,
+    "INF": float("inf"),
+    "NAN": float("nan"),
+    "boolean": types.boolean,
+    **{d: getattr(types, d) for d in ("float32", "float64")},
+    **{f"{k}{b}": getattr(types, f"{k}{b}") for k in ("int", "uint") for b in (8, 16, 32, 64)},
+}
+
+
+class BridgeError(JitgradError, RuntimeError):
+    """Numba or NumPy differs inside from what this version of jitgrad was built for."""
+
+
+def _self_test() -> None:
+    """The fields of an ndarray object are where buffers read them."""
+    array = np.zeros((2, 3))
+    fields = buffer.FIELD_OFFSETS
+    data = ctypes.c_void_p.from_address(id(array) + fields["data"]).value
+    rank = ctypes.c_int.from_address(id(array) + fields["nd"]).value
+    dims = ctypes.POINTER(ctypes.c_ssize_t).from_address(id(array) + fields["dims"])
+    strides = ctypes.POINTER(ctypes.c_ssize_t).from_address(id(array) + fields["strides"])
+    where = array.__array_interface__["data"][0]
+    if data != where or rank != 2 or dims[:2] != [2, 3] or strides[:2] != [24, 8]:
+        raise BridgeError(
+            f"the layout of ndarray objects of NumPy {np.__version__} is not the one that kernels read; "
+            "set JITGRAD_KERNELS=python and report this"
+        )
+
+
+_self_test()
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that a compiled kernel depends on."""
+    return {
+        "jitgrad": __version__,
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+        "llvmlite": llvmlite.__version__,
+    }
+
+
+def cpu() -> tuple[str, str]:
+    """LLVM's name and features of the CPU that code is made for."""
+    _, name, features = cpu_target.target_context.codegen().magic_tuple()
+    return str(name), str(features)
+
+
+def options() -> dict[str, str]:
+    """Numba settings that change code and may have been set by a program or a configuration file."""
+    names = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "CPU_NAME", "CPU_FEATURES", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")
+    return {name: str(getattr(numba.config, name, "")) for name in names}
+
+
+def _argument(code: str) -> types.Type:
+    """The Numba type of an argument code: ``b:float64``, ``a:float64:2`` or ``n:int64``."""
+    kind, dtype, *rank = code.split(":")
+    element = types.boolean if dtype == "bool" else getattr(types, dtype)
+    if kind == "b":
+        return buffer.Buffer(element)
+    if kind == "a":
+        return types.Array(element, int(rank[0]), "C")
+    return element
+
+
+def make(name: str, source: str, signature: tuple[str, ...]) -> CompileResult:
+    """Compile the function ``name`` of ``source`` for argument codes."""
+    filename = f"<jitgrad kernel {name}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    namespace = dict(_NAMESPACE)
+    exec(compile(source, filename, "exec"), namespace)
+    flags = Flags()
+    flags.nrt = True
+    flags.error_model = "numpy"
+    flags.no_cfunc_wrapper = True
+    flags.noalias = True  # results are always fresh arrays; operands are only read
+    typing, target = cpu_target.typing_context, cpu_target.target_context
+    typing.refresh()
+    target.refresh()
+    arguments = tuple(map(_argument, signature))
+    return compile_extra(typing, target, namespace[name], arguments, types.none, flags, {})
+
+
+def serialize(result: CompileResult) -> bytes:
+    """A compiled kernel as bytes."""
+    return bytes(dumps(result._reduce()))
+
+
+def deserialize(payload: bytes) -> CompileResult:
+    """The kernel of ``serialize``; the caller vouches for where the bytes come from."""
+    return CompileResult._rebuild(cpu_target.target_context, *pickle.loads(payload))

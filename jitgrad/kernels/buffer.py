@@ -1,0 +1,218 @@
+"""Buffers: kernel arguments that are ndarrays of any rank, read in place.
+
+Numba's own array arguments cost an acquired reference and a struct for each call, and fix the rank. A buffer is unboxed
+by reading four fields of the ndarray object (data, rank, extents, strides; NumPy's ABI keeps them where they are, and
+``bridge`` checks it before first use). Strides count elements here, so operands whose strides are no multiple of the
+itemsize must be copied before. The caller keeps the arrays alive and guarantees their dtypes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.extending import NativeValue, intrinsic, register_model, unbox
+
+__all__ = ["FIELD_OFFSETS", "INTRINSICS", "Buffer"]
+
+FIELD_OFFSETS: Final = {"data": 16, "nd": 24, "dims": 32, "strides": 40}  # in PyArrayObject_fields, 64-bit
+
+_I8P = ir.IntType(8).as_pointer()
+_I32 = ir.IntType(32)
+_I64 = ir.IntType(64)
+
+
+class Buffer(types.Type):
+    """Numba type of a raw ndarray of one dtype and any rank."""
+
+    def __init__(self, dtype: types.Type) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Buffer({dtype})")
+
+
+@register_model(Buffer)
+class _BufferModel(models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Buffer) -> None:
+        members = [
+            ("data", types.CPointer(kind.dtype)),
+            ("nd", types.intp),
+            ("dims", types.CPointer(types.intp)),
+            ("strides", types.CPointer(types.intp)),
+        ]
+        super().__init__(manager, kind, members)
+
+
+@unbox(Buffer)
+def _unbox(kind: Buffer, obj: Any, c: Any) -> Any:
+    builder = c.builder
+    base = builder.bitcast(obj, _I8P)
+
+    def field(name: str, kind: Any) -> Any:
+        address = builder.gep(base, [_I64(FIELD_OFFSETS[name])])
+        return builder.load(builder.bitcast(address, kind.as_pointer()))
+
+    struct = cgutils.create_struct_proxy(kind)(c.context, builder)
+    struct.data = field("data", struct.data.type)
+    struct.nd = builder.sext(field("nd", _I32), _I64)
+    struct.dims = field("dims", struct.dims.type)
+    struct.strides = field("strides", struct.strides.type)
+    return NativeValue(struct._getvalue())
+
+
+def _struct(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return cgutils.create_struct_proxy(kind)(context, builder, value=value)
+
+
+def _product(builder: Any, pointer: Any, stop: Any) -> Any:
+    total = cgutils.alloca_once_value(builder, _I64(1))
+    with cgutils.for_range(builder, stop) as loop:
+        extent = builder.load(builder.gep(pointer, [loop.index]))
+        builder.store(builder.mul(builder.load(total), extent), total)
+    return builder.load(total)
+
+
+@intrinsic
+def load(typingctx: Any, buffer: Any, index: Any) -> Any:
+    """Element number ``index`` counted from the first, in elements."""
+    if not isinstance(buffer, Buffer):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = _struct(context, builder, signature.args[0], args[0])
+        pointer = builder.gep(struct.data, [args[1]], inbounds=True)
+        return context.unpack_value(builder, signature.return_type, pointer)
+
+    return buffer.dtype(buffer, types.intp), generate
+
+
+@intrinsic
+def store(typingctx: Any, buffer: Any, index: Any, value: Any) -> Any:
+    """Write one element; the value is cast to the dtype of the buffer."""
+    if not isinstance(buffer, Buffer):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = _struct(context, builder, signature.args[0], args[0])
+        pointer = builder.gep(struct.data, [args[1]], inbounds=True)
+        context.pack_value(builder, signature.args[2], args[2], pointer)
+        return context.get_dummy_value()
+
+    return types.none(buffer, types.intp, buffer.dtype), generate
+
+
+@intrinsic
+def size(typingctx: Any, buffer: Any) -> Any:
+    """Number of elements."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = _struct(context, builder, signature.args[0], args[0])
+        return _product(builder, struct.dims, struct.nd)
+
+    return types.intp(buffer), generate
+
+
+@intrinsic
+def extent(typingctx: Any, buffer: Any, axis: Any) -> Any:
+    """Extent of a non-negative axis."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = _struct(context, builder, signature.args[0], args[0])
+        return builder.load(builder.gep(struct.dims, [args[1]]))
+
+    return types.intp(buffer, types.intp), generate
+
+
+@intrinsic
+def last_extent(typingctx: Any, buffer: Any) -> Any:
+    """Extent of the last axis; 1 for a scalar."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = _struct(context, builder, signature.args[0], args[0])
+        result = cgutils.alloca_once_value(builder, _I64(1))
+        with builder.if_then(builder.icmp_signed(">", struct.nd, _I64(0))):
+            last = builder.sub(struct.nd, _I64(1))
+            builder.store(builder.load(builder.gep(struct.dims, [last])), result)
+        return builder.load(result)
+
+    return types.intp(buffer), generate
+
+
+@intrinsic
+def rows(typingctx: Any, buffer: Any) -> Any:
+    """Product of the extents before the last axis."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = _struct(context, builder, signature.args[0], args[0])
+        last = builder.sub(struct.nd, _I64(1))
+        stop = builder.select(builder.icmp_signed(">", last, _I64(0)), last, _I64(0))
+        return _product(builder, struct.dims, stop)
+
+    return types.intp(buffer), generate
+
+
+def _element_stride(builder: Any, struct: Any, axis: Any, itemsize: int) -> Any:
+    """Stride in elements; 0 where the extent is 1 (broadcast)."""
+    stride = builder.load(builder.gep(struct.strides, [axis]))
+    stretched = builder.icmp_signed("==", builder.load(builder.gep(struct.dims, [axis])), _I64(1))
+    return builder.select(stretched, _I64(0), builder.sdiv(stride, _I64(itemsize)))
+
+
+def _itemsize(context: Any, kind: Any) -> int:
+    return int(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+
+
+@intrinsic
+def step(typingctx: Any, buffer: Any, out: Any) -> Any:
+    """Elements from one column to the next when ``buffer`` is broadcast against ``out``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = _struct(context, builder, signature.args[0], args[0])
+        result = cgutils.alloca_once_value(builder, _I64(0))
+        with builder.if_then(builder.icmp_signed(">", struct.nd, _I64(0))):
+            last = builder.sub(struct.nd, _I64(1))
+            builder.store(_element_stride(builder, struct, last, _itemsize(context, signature.args[0])), result)
+        return builder.load(result)
+
+    return types.intp(buffer, out), generate
+
+
+@intrinsic
+def origin(typingctx: Any, buffer: Any, out: Any, row: Any) -> Any:
+    """Where row number ``row`` of ``out`` begins in ``buffer``, broadcast from the right."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = signature.args[0]
+        struct = _struct(context, builder, kind, args[0])
+        target = _struct(context, builder, signature.args[1], args[1])
+        itemsize = _itemsize(context, kind)
+        rest = cgutils.alloca_once_value(builder, args[2])
+        offset = cgutils.alloca_once_value(builder, _I64(0))
+        missing = builder.sub(target.nd, struct.nd)
+        before_last = builder.sub(target.nd, _I64(1))
+        with cgutils.for_range(builder, before_last) as loop:
+            axis = builder.sub(builder.sub(before_last, _I64(1)), loop.index)
+            extent_ = builder.load(builder.gep(target.dims, [axis]))
+            remaining = builder.load(rest)
+            builder.store(builder.sdiv(remaining, extent_), rest)
+            position = builder.srem(remaining, extent_)
+            own = builder.sub(axis, missing)
+            with builder.if_then(builder.icmp_signed(">=", own, _I64(0))):
+                stride = _element_stride(builder, struct, own, itemsize)
+                builder.store(builder.add(builder.load(offset), builder.mul(position, stride)), offset)
+        return builder.load(offset)
+
+    return types.intp(buffer, out, types.intp), generate
+
+
+INTRINSICS: Final[dict[str, Any]] = {
+    "load": load,
+    "store": store,
+    "size": size,
+    "extent": extent,
+    "last_extent": last_extent,
+    "rows": rows,
+    "step": step,
+    "origin": origin,
+}

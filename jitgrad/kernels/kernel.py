@@ -1,0 +1,132 @@
+"""Kernels: source text and argument types in, a callable entry point out; compiled once, kept in memory and on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jitgrad import config
+from jitgrad.kernels import disk_cache, python_form
+from jitgrad.kernels.text import function_source
+
+__all__ = ["ArrayKernel", "Counters", "counters", "entry_point", "forget_kernels", "kernel_mode"]
+
+
+@dataclass
+class Counters:
+    """What kernels cost so far in this process."""
+
+    compiled: int = 0
+    loaded: int = 0
+    compile_seconds: float = 0.0
+    load_seconds: float = 0.0
+    setup_seconds: float = 0.0  # Numba's import and first use
+    names: list[str] = field(default_factory=list)
+
+
+counters = Counters()
+_lock = threading.RLock()
+_entries: dict[tuple[str, str, tuple[str, ...]], Callable[..., Any]] = {}
+_results: list[Any] = []  # compiled code must outlive its entry point
+
+
+def kernel_mode() -> str:
+    """``compiled`` or ``python``."""
+    return config.settings().kernels
+
+
+def forget_kernels() -> None:
+    """Drop the kernels of this process (those on disk stay)."""
+    with _lock:
+        _entries.clear()
+
+
+def entry_point(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., Any]:
+    """The function ``name`` of ``source``, ready to be called with arguments of exactly these types.
+
+    Argument codes: ``b:DTYPE`` a buffer of any rank, ``a:DTYPE:NDIM`` a C-contiguous array, ``n:DTYPE`` a number.
+    """
+    key = (kernel_mode(), source, signature)
+    found = _entries.get(key)
+    if found is None:
+        with _lock:
+            found = _entries.get(key)
+            if found is None:
+                maker = python_form.make if key[0] == "python" else _compiled
+                found = _entries[key] = maker(name, source, signature)
+    return found
+
+
+def _bridge() -> Any:
+    """Numba, loaded when the first kernel is wanted: ``import jitgrad`` must stay free of it."""
+    start = time.perf_counter()
+    bridge = importlib.import_module("jitgrad.kernels.bridge")
+    counters.setup_seconds += time.perf_counter() - start
+    return bridge
+
+
+def _compiled(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., Any]:
+    bridge = _bridge()
+    cache = disk_cache.default_cache()
+    cpu_name, cpu_features = bridge.cpu()
+    environment = disk_cache.environment_key(
+        versions=bridge.versions(), cpu_name=cpu_name, cpu_features=cpu_features, options=bridge.options()
+    )
+    digest = hashlib.sha256(environment + repr((name, source, signature)).encode())
+    key = digest.hexdigest()
+    start = time.perf_counter()
+    payload = cache.load(key)
+    result = None
+    if payload is not None:
+        try:
+            result = bridge.deserialize(payload)
+        except Exception:  # whatever a stale pickle raises: compile again
+            result = None
+    if result is None:
+        start = time.perf_counter()
+        result = bridge.make(name, source, signature)
+        counters.compiled += 1
+        counters.compile_seconds += time.perf_counter() - start
+        counters.names.append(name)
+        cache.store(key, bridge.serialize(result))
+    else:
+        counters.loaded += 1
+        counters.load_seconds += time.perf_counter() - start
+    _results.append(result)
+    return result.entry_point  # type: ignore[no-any-return]
+
+
+class ArrayKernel:
+    """A function of C-contiguous arrays and numbers, written as plain array code; compiled for dtypes and ranks.
+
+    It returns nothing: results are arguments. Decorate a ``def`` whose body Numba can compile.
+    """
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.__doc__ = function.__doc__
+        self._entries: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, *arguments: Any) -> None:
+        key = (kernel_mode(), *[(a.dtype, a.ndim) if isinstance(a, np.ndarray) else type(a) for a in arguments])
+        entry = self._entries.get(key)
+        if entry is None:
+            signature = tuple(map(_code, arguments))
+            entry = self._entries[key] = entry_point(self.name, function_source(self.function), signature)
+        entry(*arguments)
+
+
+def _code(argument: Any) -> str:
+    if isinstance(argument, np.ndarray):
+        if not argument.flags.c_contiguous:
+            raise ValueError("array kernels take C-contiguous arrays")
+        return f"a:{argument.dtype.name}:{argument.ndim}"
+    return {bool: "n:bool", int: "n:int64", float: "n:float64"}[type(argument)]

@@ -1,0 +1,74 @@
+"""The same kernels as plain Python: the emitted source run by NumPy, without Numba.
+
+For debugging a rule, and for tests that would otherwise compile thousands of kernels. Elementwise loops run once on whole
+arrays: ``range(n)`` yields one index that means "all of it".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgrad.core import scalar
+
+__all__ = ["make"]
+
+_ALL = slice(None)
+
+
+def _elementwise_namespace() -> dict[str, Any]:
+    def load(array: Any, index: Any) -> Any:
+        return array
+
+    def store(array: Any, index: Any, value: Any) -> None:
+        array[...] = value
+
+    return {
+        "load": load,
+        "store": store,
+        "size": lambda array: 1,
+        "last_extent": lambda array: 1,
+        "rows": lambda array: 1,
+        "step": lambda array, out: 0,
+        "origin": lambda array, out, row: 0,
+    }
+
+
+def _loop_namespace() -> dict[str, Any]:
+    def store(array: Any, index: Any, value: Any) -> None:
+        array.reshape(-1)[index] = value
+
+    return {
+        "load": lambda array, index: array.reshape(-1)[index],
+        "store": store,
+        "extent": lambda array, axis: array.shape[axis],
+    }
+
+
+def make(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., Any]:
+    """The function ``name`` of ``source`` as plain Python, silent about overflow and invalid values."""
+    namespace: dict[str, Any] = {n: getattr(scalar, n) for n in scalar.__all__}
+    namespace.update(np=np, INF=np.inf, NAN=np.nan, boolean=_typed("bool"))
+    for dtype in ("float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64))):
+        namespace[dtype] = _typed(dtype)
+    elementwise = "size(" in source or "last_extent(" in source
+    namespace.update(_elementwise_namespace() if elementwise else _loop_namespace())
+    exec(compile(source, f"<jitgrad kernel {name}>", "exec"), namespace)
+    function = namespace[name]
+
+    def run(*arguments: Any) -> None:
+        with np.errstate(all="ignore"):
+            function(*arguments)
+
+    return run
+
+
+def _typed(dtype: str) -> Callable[[Any], Any]:
+    made = np.dtype(dtype)
+
+    def convert(value: Any) -> Any:
+        return value.astype(made) if isinstance(value, np.ndarray) else made.type(value)
+
+    return convert

@@ -1,0 +1,101 @@
+"""Source text of scalar bodies and array kernels: read from the function itself, made ready for a kernel's namespace.
+
+A body is straight-line Python ending in one ``return``. It calls ``scalar.exp``, ``scalar.sel`` ...; in a kernel these
+are the bare names ``exp``, ``sel``, which the kernel's namespace defines (vector math when compiled, NumPy otherwise).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from jitgrad.errors import DefinitionError
+
+__all__ = ["function_source", "inline"]
+
+_MODULES: Final = ("scalar", "blas")
+
+
+@functools.cache
+def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
+    try:
+        text = textwrap.dedent(inspect.getsource(function))
+    except OSError as error:
+        raise DefinitionError(f"the source of {function.__qualname__} is needed to make kernels of it: {error}") from None
+    tree = ast.parse(text).body[0]
+    if not isinstance(tree, ast.FunctionDef):
+        raise DefinitionError(f"{function.__qualname__}: a kernel is made of a `def` function, not a lambda")
+    if tree.body and isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
+        tree.body = tree.body[1:]  # the docstring
+    return tree
+
+
+class _Rename(ast.NodeTransformer):
+    """Parameters become the given names, locals get a prefix, ``scalar.f`` becomes ``f``, constants are typed."""
+
+    def __init__(self, names: dict[str, str], constant_type: str | None) -> None:
+        self.names = names
+        self.constant_type = constant_type
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(self.names.get(node.id, node.id), node.ctx)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name) and node.value.id in _MODULES:
+            return ast.Name(node.attr, ast.Load())
+        return self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if self.constant_type and isinstance(node.value, float):
+            return ast.Call(ast.Name(self.constant_type, ast.Load()), [node], [])
+        return node
+
+
+def inline(function: Callable[..., Any], arguments: Sequence[str], target: str, constant_type: str | None = None) -> list[str]:
+    """The lines of ``target = function(*arguments)`` with the body written out.
+
+    ``constant_type`` names the conversion for its float constants (``float32`` arithmetic must stay float32).
+    """
+    definition = _definition(function)
+    parameters = [a.arg for a in definition.args.args]
+    if len(parameters) != len(arguments):
+        raise DefinitionError(f"{function.__qualname__} takes {len(parameters)} arguments, not {len(arguments)}")
+    names = dict(zip(parameters, arguments, strict=True))
+    for statement in definition.body:
+        for part in ast.walk(statement):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                # a parameter that the body assigns must not change the caller's variable
+                names[part.id] = f"{target}_{part.id}"
+    lines: list[str] = []
+    for parameter, argument in zip(parameters, arguments, strict=True):
+        if names[parameter] != argument:
+            lines.append(f"{names[parameter]} = {argument}")
+    *statements, last = definition.body
+    rename = _Rename(names, constant_type)
+    for statement in statements:
+        if not isinstance(statement, ast.Assign | ast.AugAssign):
+            raise DefinitionError(f"{function.__qualname__}: a scalar body is assignments and one return; use scalar.sel for if")
+        lines += ast.unparse(ast.fix_missing_locations(rename.visit(_copy(statement)))).splitlines()
+    if not isinstance(last, ast.Return) or last.value is None:
+        raise DefinitionError(f"{function.__qualname__}: a scalar body ends with its one return")
+    lines.append(f"{target} = {ast.unparse(ast.fix_missing_locations(rename.visit(_copy(last.value))))}")
+    return lines
+
+
+def _copy(node: Any) -> Any:
+    return ast.parse(ast.unparse(node)).body[0] if isinstance(node, ast.stmt) else ast.parse(ast.unparse(node), mode="eval").body
+
+
+@functools.cache
+def function_source(function: Callable[..., Any]) -> str:
+    """The text of a whole array kernel, undecorated and unannotated, with bare names for the scalar functions."""
+    definition = _copy(_definition(function))
+    definition.decorator_list = []
+    definition.returns = None
+    for argument in definition.args.args:
+        argument.annotation = None
+    return ast.unparse(ast.fix_missing_locations(_Rename({}, None).visit(definition))) + "\n"

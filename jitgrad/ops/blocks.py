@@ -1,0 +1,296 @@
+"""What an operation block is made with: the public function, its names, and the samples that its tests use."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
+
+import numpy as np
+
+from jitgrad.core.aval import ShapedArray
+from jitgrad.core.primitive import (
+    Bilinear,
+    Custom,
+    Elementwise,
+    Host,
+    Linear,
+    Partials,
+    Primitive,
+    Reduce,
+    Value,
+    View,
+)
+from jitgrad.errors import DefinitionError, user_line
+
+__all__ = [
+    "POSITIVE",
+    "REAL",
+    "UNIT",
+    "Call",
+    "Domain",
+    "Operation",
+    "elementwise",
+    "host",
+    "operation",
+    "reduction",
+    "view",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Where an operand may lie in tests: an interval, and points near which the derivative jumps."""
+
+    low: float
+    high: float
+    kinks: tuple[float, ...] = ()
+    integers: bool = False
+
+
+REAL: Final = Domain(-3.0, 3.0)
+POSITIVE: Final = Domain(0.1, 4.0)
+UNIT: Final = Domain(-0.95, 0.95)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One sample call for the property tests; float ndarrays among ``args`` are differentiated."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Operation(Generic[P, R]):
+    """A public function and everything that is derived from its block."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        primitive: Primitive | None,
+        aliases: tuple[str, ...],
+        namespace: str,
+        method: bool | str,
+        operator: str | None,
+        domains: tuple[Domain, ...],
+        samples: Callable[[np.random.Generator], Sequence[Call]] | None,
+        reference: Callable[..., Any] | None,
+        differentiable: bool,
+    ) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.primitive = primitive
+        self.aliases = aliases
+        self.namespace = namespace
+        self.method = function.__name__ if method is True else method or ""
+        self.operator = operator
+        self.domains = domains
+        self.samples = samples
+        self.reference = reference
+        self.differentiable = differentiable
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<operation {self.name}>"
+
+
+def _named(primitive: Primitive, body: Callable[..., Any]) -> Callable[..., Any]:
+    """The public function of an elementwise primitive, with the signature of its body."""
+
+    def function(*args: Any) -> Any:
+        if len(args) != count:
+            raise TypeError(f"{primitive.name}() takes {count} arguments ({', '.join(names)}), not {len(args)}")
+        return primitive(*args)
+
+    names = list(inspect.signature(body).parameters)
+    count = len(names)
+    function.__name__ = function.__qualname__ = body.__name__
+    function.__doc__ = body.__doc__
+    function.__module__ = body.__module__
+    function.__signature__ = inspect.signature(body)  # type: ignore[attr-defined]
+    return function
+
+
+def elementwise(
+    *,
+    partials: Sequence[Callable[..., Value] | None] | None = None,
+    masks: Sequence[Callable[..., Value] | None] | None = None,
+    nondiff: bool = False,
+    result: Literal["float", "same", "bool"] = "float",
+    fixed: dict[int, Any] | None = None,
+    refuses: str = "",
+    operator: str | None = None,
+    aliases: tuple[str, ...] = (),
+    method: bool | str = True,
+    domain: Domain | Sequence[Domain] = REAL,
+    reference: Callable[..., Any] | None = None,
+) -> Callable[[Callable[..., Any]], Operation[..., Any]]:
+    """Define an elementwise operation: the decorated body IS its scalar kernel.
+
+    ``partials``: one function ``(out, *inputs) -> derivative`` an operand, in jitgrad operations; None for an operand
+    without one. ``refuses``: dtype kinds it does not take. ``masks``: where an operand reaches the result at all (see ``Partials``). Without partials, say
+    ``nondiff=True``. ``result``: dtype rule. ``operator``: Python operator, as ``*`` or ``~``. ``domain``: where the
+    property tests sample. ``reference``: the NumPy function to test against, by default the one of the same name.
+    """
+
+    def decorate(body: Callable[..., Any]) -> Operation[..., Any]:
+        name = body.__name__
+        arity = len(inspect.signature(body).parameters)
+        if (partials is None and masks is None) != nondiff:
+            raise DefinitionError(f"{name}: give its partials, or say nondiff=True")
+        rule = None
+        if not nondiff:
+            rule = Partials(
+                tuple(partials) if partials is not None else (None,) * arity,
+                tuple(masks) if masks is not None else (None,) * arity,
+            )
+        primitive = Primitive(name, Elementwise(body, arity, result, fixed or {}, refuses), rule, definition=user_line(2))
+        domains = (domain,) * arity if isinstance(domain, Domain) else tuple(domain)
+        return Operation(
+            _named(primitive, body),
+            primitive=primitive,
+            aliases=aliases,
+            namespace="",
+            method=method,
+            operator=operator,
+            domains=domains,
+            samples=None,
+            reference=reference,
+            differentiable=not nondiff,
+        )
+
+    return decorate
+
+
+def operation(
+    *,
+    samples: Callable[[np.random.Generator], Sequence[Call]] | None,
+    nondiff: bool = False,
+    aliases: tuple[str, ...] = (),
+    namespace: str = "",
+    method: bool | str = False,
+    operator: str | None = None,
+    reference: Callable[..., Any] | None = None,
+) -> Callable[[Callable[P, R]], Operation[P, R]]:
+    """Make a public operation of a function that normalises its arguments and calls primitives or other operations.
+
+    ``samples(rng)`` gives calls for the property tests (None: tested by hand, for creation functions). ``namespace``:
+    "linalg" for ``jg.linalg.NAME``.
+    """
+
+    def decorate(function: Callable[P, R]) -> Operation[P, R]:
+        return Operation(
+            function,
+            primitive=None,
+            aliases=aliases,
+            namespace=namespace,
+            method=method,
+            operator=operator,
+            domains=(),
+            samples=samples,
+            reference=reference,
+            differentiable=not nondiff,
+        )
+
+    return decorate
+
+
+def _where(function: Callable[..., Any]) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
+def _rule(
+    name: str,
+    transpose: Callable[..., Any] | None,
+    argnums: tuple[int, ...] | None,
+    holes: bool,
+    contracts: bool,
+    transposes: tuple[Callable[..., Value], Callable[..., Value]] | None,
+    vjp: Callable[..., Any] | None,
+    jvp: Callable[..., Any] | None,
+    constants: tuple[int, ...],
+    nondiff: bool,
+) -> Linear | Bilinear | Custom | None:
+    given = [r for r in (transpose, transposes, vjp) if r is not None]
+    if len(given) != (0 if nondiff else 1):
+        raise DefinitionError(f"{name}: give one of transpose, transposes, vjp, or say nondiff=True")
+    if transpose is not None:
+        return Linear(transpose, argnums, holes, contracts)
+    if transposes is not None:
+        return Bilinear(transposes)
+    if vjp is not None:
+        return Custom(vjp, jvp, constants)
+    return None
+
+
+def view(
+    *, transpose: Callable[..., Any] | None = None, holes: bool = False, contracts: bool = False, nondiff: bool = False
+) -> Callable[[Callable[..., Any]], Primitive]:
+    """Define a primitive whose result is a NumPy view of its operand; ``transpose(g, x, **params)``."""
+
+    def decorate(function: Callable[..., Any]) -> Primitive:
+        rule = _rule(function.__name__, transpose, (0,), holes, contracts, None, None, None, (), nondiff)
+        return Primitive(function.__name__, View(function), rule, definition=_where(function))
+
+    return decorate
+
+
+def host(
+    *,
+    infer: Callable[..., Sequence[ShapedArray] | ShapedArray],
+    transpose: Callable[..., Any] | None = None,
+    argnums: tuple[int, ...] | None = (0,),
+    holes: bool = False,
+    contracts: bool = False,
+    transposes: tuple[Callable[..., Value], Callable[..., Value]] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    jvp: Callable[..., Any] | None = None,
+    constants: tuple[int, ...] = (),
+    nondiff: bool = False,
+    outputs: int = 1,
+) -> Callable[[Callable[..., Any]], Primitive]:
+    """Define a primitive by a function of ndarrays that runs array kernels; ``infer(*avals, **params)`` gives the avals
+    of its results. One of ``transpose`` (linear in ``argnums``; None: in all), ``transposes`` (bilinear), ``vjp`` (with
+    ``jvp`` for forward mode; ``constants``: operands without a derivative), or ``nondiff=True``."""
+
+    def decorate(function: Callable[..., Any]) -> Primitive:
+        rule = _rule(function.__name__, transpose, argnums, holes, contracts, transposes, vjp, jvp, constants, nondiff)
+        return Primitive(function.__name__, Host(function, infer), rule, outputs=outputs, definition=_where(function))
+
+    return decorate
+
+
+def reduction(
+    *,
+    start: Callable[[Any], Any],
+    finish: Callable[..., Any] | None = None,
+    accumulator: Callable[[Any], Any],
+    result: Callable[[Any], Any],
+    needs_elements: bool = False,
+    transpose: Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    jvp: Callable[..., Any] | None = None,
+    nondiff: bool = False,
+) -> Callable[[Callable[..., Any]], Primitive]:
+    """Define a primitive that folds over the axes ``axes`` (sorted, non-negative; dropped from the result).
+
+    The decorated body is the step ``(acc, x) -> acc``; ``start(dtype)`` the first value; ``finish(acc, n)`` the end.
+    ``accumulator(dtype)`` and ``result(dtype)`` are dtypes.
+    """
+
+    def decorate(step: Callable[..., Any]) -> Primitive:
+        rule = _rule(step.__name__, transpose, (0,), False, False, None, vjp, jvp, (), nondiff)
+        impl = Reduce(start, step, finish, accumulator, result, needs_elements)
+        return Primitive(step.__name__, impl, rule, definition=_where(step))
+
+    return decorate

@@ -1,0 +1,44 @@
+"""All operations, collected from the modules that define them."""
+
+from __future__ import annotations
+
+import functools
+from types import MappingProxyType, ModuleType
+from typing import Any, Final
+
+from jitgrad.errors import DefinitionError
+from jitgrad.ops import comparison, elementwise, indexing, linalg, products, reduction, shape
+from jitgrad.ops.blocks import Operation
+
+__all__ = ["operations"]
+
+_MODULES: Final[tuple[ModuleType, ...]] = (elementwise, comparison, reduction, shape, indexing, products, linalg)
+
+
+@functools.cache
+def operations() -> MappingProxyType[str, Operation[..., Any]]:
+    """Every public operation by its full name: ``exp``, ``linalg.norm``. Aliases are not listed.
+
+    Raises DefinitionError when two operations claim one name.
+    """
+    found: dict[str, Operation[..., Any]] = {}
+    for module in _MODULES:
+        for name, value in vars(module).items():
+            if isinstance(value, Operation) and value.function.__module__ == module.__name__:
+                full = f"{value.namespace}.{name}" if value.namespace else name
+                if full in found:
+                    raise DefinitionError(f"two operations are named {full}: {found[full].function.__module__} and {module.__name__}")
+                found[full] = value
+    return MappingProxyType(found)
+
+
+@functools.cache
+def public_names() -> MappingProxyType[str, Operation[..., Any]]:
+    """Operations by every name they are known under, aliases included."""
+    names: dict[str, Operation[..., Any]] = dict(operations())
+    for op in operations().values():
+        for alias in op.aliases:
+            if alias in names and names[alias] is not op:
+                raise DefinitionError(f"the name {alias} belongs to {names[alias].name} and {op.name}")
+            names[alias] = op
+    return MappingProxyType(names)

@@ -1,0 +1,269 @@
+"""The linear primitives that the others are made of: conversion, movement, sums, slices and gathers, with transposes.
+
+They stand in one module because they are each other's transposes. Their parameters are canonical (sorted non-negative
+axes, full shapes, hashable indices); the public functions of the other modules normalise what users write.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from jitgrad.core import scalar
+from jitgrad.core.aval import BOOL, FLOAT64, INT64, ShapedArray, make_aval, result_dtype
+from jitgrad.core.dispatch import wrap
+from jitgrad.core.primitive import Primitive, Value
+from jitgrad.kernels.kernel import ArrayKernel
+from jitgrad.ops.blocks import host, reduction, view
+
+__all__ = [
+    "BasicIndex",
+    "convert",
+    "copy_of",
+    "expand",
+    "gather",
+    "permute",
+    "place",
+    "reshape_to",
+    "scatter_add",
+    "slice_view",
+    "sum_over",
+    "sum_to",
+]
+
+# --------------------------------------------------------------------------- conversion and copying
+
+
+@host(
+    infer=lambda x, *, dtype: make_aval(x.shape, dtype),
+    transpose=lambda g, x, *, dtype: convert(g, dtype=x.dtype),
+)
+def convert(x, *, dtype):
+    return x.astype(dtype)
+
+
+@host(infer=lambda x: make_aval(x.shape, x.dtype), transpose=lambda g, x: g)
+def copy_of(x):
+    return x.copy()
+
+
+# --------------------------------------------------------------------------- movement
+
+
+@view(transpose=lambda g, x, *, shape: reshape_to(g, shape=x.shape))
+def reshape_to(x, *, shape):
+    return x.reshape(shape)
+
+
+@view(transpose=lambda g, x, *, axes: permute(g, axes=tuple(np.argsort(axes).tolist())))
+def permute(x, *, axes):
+    return x.transpose(axes)
+
+
+@view(transpose=lambda g, x, *, shape: sum_to(g, x.shape), contracts=True)
+def expand(x, *, shape):
+    return np.broadcast_to(x, shape)
+
+
+# --------------------------------------------------------------------------- sums
+
+
+def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """NumPy's rule: integers and booleans are summed in the platform's long, unsigned in its unsigned."""
+    if dtype.kind in "bi":
+        return INT64
+    return np.dtype(np.uint64) if dtype.kind == "u" else dtype
+
+
+def _sum_accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """float32 is summed in float64, so that a million terms keep their digits."""
+    return FLOAT64 if dtype.kind == "f" else _sum_dtype(dtype)
+
+
+def kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape with extent 1 at the reduced axes."""
+    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def spread(g: Value, shape: tuple[int, ...], axes: tuple[int, ...]) -> Value:
+    """A reduced value, broadcast back over the reduced axes."""
+    return expand(reshape_to(g, shape=kept_shape(shape, axes)), shape=shape)
+
+
+@reduction(
+    start=lambda dtype: 0.0 if dtype.kind == "f" else 0,
+    accumulator=_sum_accumulator,
+    result=_sum_dtype,
+    transpose=lambda g, x, *, axes: spread(g, x.shape, axes),
+)
+def sum_over(total, x):
+    return scalar.radd(total, x)
+
+
+def sum_to(g: Value, shape: tuple[int, ...]) -> Value:
+    """The transpose of broadcasting: sum over the axes that broadcasting added or stretched."""
+    if g.shape == shape:
+        return g
+    extra = g.ndim - len(shape)
+    axes = (*range(extra), *(extra + i for i, n in enumerate(shape) if n == 1 and g.shape[extra + i] != 1))
+    total = sum_over(g, axes=axes) if axes else g
+    return total if total.shape == shape else reshape_to(total, shape=shape)
+
+
+# --------------------------------------------------------------------------- basic indices
+
+BasicIndex: TypeAlias = tuple[int | None | tuple[int | None, int | None, int | None], ...]
+"""A hashable basic index: ints, None for a new axis, and (start, stop, step) for slices."""
+
+
+def to_numpy_index(index: BasicIndex) -> tuple[Any, ...]:
+    """The index as NumPy takes it."""
+    return (*(slice(*i) if isinstance(i, tuple) else i for i in index), ...)  # the dots keep a scalar an array
+
+
+@view(transpose=lambda g, x, *, index: place(g, shape=x.shape, index=index), holes=True)
+def slice_view(x, *, index):
+    return x[to_numpy_index(index)]
+
+
+@host(
+    infer=lambda x, *, shape, index: make_aval(shape, x.dtype),
+    transpose=lambda g, x, *, shape, index: slice_view(g, index=index),
+)
+def place(x, *, shape, index):
+    out = np.zeros(shape, x.dtype)
+    out[to_numpy_index(index)] = x
+    return out
+
+
+# --------------------------------------------------------------------------- writes
+
+ViewChain: TypeAlias = tuple[tuple[Primitive, tuple[tuple[str, Any], ...]], ...]
+"""View primitives with their parameters, applied one after the other."""
+
+
+def follow(x: Any, chain: ViewChain) -> Any:
+    """The view of a value (or an ndarray, through the implementations) that a chain describes."""
+    for primitive, params in chain:
+        x = primitive.impl.view(x, **dict(params)) if isinstance(x, np.ndarray) else primitive(x, **dict(params))  # type: ignore[union-attr]
+    return x
+
+
+def _overwrite_transpose(g: Value, base: Value, value: Value, *, chain: ViewChain) -> tuple[Value, Value]:
+    zero = wrap(np.zeros((), g.dtype))
+    return overwrite(g, expand(zero, shape=value.shape), chain=chain), follow(g, chain)
+
+
+@host(
+    infer=lambda base, value, *, chain: make_aval(base.shape, base.dtype),
+    transpose=_overwrite_transpose,
+    argnums=None,
+    holes=True,
+)
+def overwrite(base, value, *, chain):
+    out = np.array(base, order="C")
+    follow(out, chain)[...] = value
+    return out
+
+
+# --------------------------------------------------------------------------- gathers
+
+
+@ArrayKernel
+def gather_kernel(x, positions, out):
+    for i in range(positions.size):
+        out[i] = x[positions[i]]
+
+
+@ArrayKernel
+def scatter_add_kernel(x, positions, out):
+    for i in range(positions.size):
+        out[positions[i]] += x[i]
+
+
+@ArrayKernel
+def scatter_or_kernel(x, positions, out):
+    for i in range(positions.size):
+        out[positions[i]] = out[positions[i]] or x[i]
+
+
+def _gather_aval(x: ShapedArray, positions: ShapedArray) -> ShapedArray:
+    return make_aval(positions.shape, x.dtype)
+
+
+def flat(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The elements in C order, contiguous (a view where possible)."""
+    return np.ascontiguousarray(array).reshape(-1)
+
+
+@host(
+    infer=_gather_aval,
+    transpose=lambda g, x, positions: scatter_add(g, positions, shape=x.shape),
+    holes=True,
+)
+def gather(x, positions):
+    out = np.empty(positions.shape, x.dtype)
+    gather_kernel(flat(x), flat(positions), out.reshape(-1))
+    return out
+
+
+@host(
+    infer=lambda x, positions, *, shape: make_aval(shape, x.dtype),
+    transpose=lambda g, x, positions, *, shape: gather(g, positions),
+)
+def scatter_add(x, positions, *, shape):
+    out = np.zeros(shape, x.dtype)
+    kernel = scatter_or_kernel if x.dtype == BOOL else scatter_add_kernel
+    kernel(flat(x), flat(positions), out.reshape(-1))
+    return out
+
+
+def _put_transpose(g: Value, base: Value, value: Value, positions: Value) -> tuple[Value, Value, None]:
+    zero = expand(wrap(np.zeros((), g.dtype)), shape=value.shape)
+    return put(g, zero, positions), gather(g, positions), None
+
+
+@host(
+    infer=lambda base, value, positions: make_aval(base.shape, base.dtype),
+    transpose=_put_transpose,
+    argnums=(0, 1),
+    holes=True,
+)
+def put(base, value, positions):
+    """``base`` with flat positions overwritten; the positions are all different (the caller drops overwritten ones)."""
+    out = np.array(base, order="C")
+    out.reshape(-1)[positions] = value
+    return out
+
+
+@view(nondiff=True)
+def stop_gradient_view(x):
+    return x[...]
+
+
+def stack_values(values: list[Value]) -> Value:
+    """Values of one shape along a new first axis, in their common dtype."""
+    dtype = result_dtype(*(v.dtype for v in values))
+    same = [v if v.dtype == dtype else convert(v, dtype=dtype) for v in values]
+    return join(*(reshape_to(v, shape=(1, *v.shape)) for v in same), axis=0)
+
+
+def _join_aval(*parts: ShapedArray, axis: int) -> ShapedArray:
+    first = parts[0].shape
+    return make_aval((*first[:axis], sum(p.shape[axis] for p in parts), *first[axis + 1 :]), parts[0].dtype)
+
+
+def _join_transpose(g: Value, *parts: Value, axis: int) -> tuple[Value, ...]:
+    pieces, start = [], 0
+    for part in parts:
+        stop = start + part.shape[axis]
+        pieces.append(slice_view(g, index=((None, None, None),) * axis + ((start, stop, None),)))
+        start = stop
+    return tuple(pieces)
+
+
+@host(infer=_join_aval, transpose=_join_transpose, argnums=None)
+def join(*parts, axis):
+    """Values of one dtype, and of one shape but for ``axis``, one after the other."""
+    return np.concatenate(parts, axis)

@@ -1,0 +1,340 @@
+"""Applying primitives to tensors: convert, choose a plan, run it, and record a node where a gradient is wanted."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.reverse import fingerprints
+from jitgrad.compiler.trace import atom_of, infer
+from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, check_dtype, is_float, make_aval, result_dtype
+from jitgrad.core.graph import Tracer
+from jitgrad.core.modes import grad_mode
+from jitgrad.core.primitive import Elementwise, Primitive, View
+from jitgrad.core.memory import owner
+from jitgrad.eager import Plan, plan_for
+from jitgrad.errors import DtypeError, ShapeError, UnsupportedError, user_line
+from jitgrad.ops.linear import convert, stack_values
+from jitgrad.tensor.storage import link_view, share_memory
+from jitgrad.tensor.tensor import Tensor, make
+
+__all__ = ["ENGINE", "apply", "as_tensor", "binary_function", "record", "unary_function", "wrap"]
+
+_SCALARS: Final = (bool, int, float)
+_ANOMALY: Final = "anomaly"  # the grad mode under detect_anomaly: true, and recorded with the user's line
+
+
+def wrap(data: Any) -> Tensor:
+    """An untracked tensor on an ndarray or a tracer, as it is."""
+    if isinstance(data, Tracer):
+        return make(data, data.aval)
+    return make(data, aval_of(data))
+
+
+def as_tensor(obj: Any, what: str = "argument") -> Tensor:
+    """A tensor of anything array-like; tensors pass, ndarrays share their memory, lists are copied.
+
+    Raises DtypeError for dtypes that are not supported, ShapeError for ragged lists.
+    """
+    if isinstance(obj, Tensor):
+        return obj
+    if isinstance(obj, np.ndarray):
+        dtype = check_dtype(obj.dtype, what)
+        itemsize = dtype.itemsize
+        if obj.dtype != dtype or not obj.flags.aligned or any(s % itemsize for s in obj.strides) or type(obj) is not np.ndarray:
+            obj = np.array(obj, dtype)
+        return wrap(obj)
+    if isinstance(obj, _SCALARS):
+        return wrap(_scalar_array(obj, None))
+    if isinstance(obj, list | tuple):
+        return _of_sequence(obj, what)
+    if isinstance(obj, complex) and not isinstance(obj, numbers.Real):
+        raise DtypeError(f"{what}: complex numbers are not supported; use real and imaginary parts")
+    try:
+        array = np.asarray(obj)
+    except (ValueError, TypeError) as error:
+        raise DtypeError(f"{what}: cannot make an array of {type(obj).__name__}: {error}") from None
+    return as_tensor(array, what)
+
+
+def _scalar_array(value: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
+    try:
+        return np.array(value, dtype)
+    except OverflowError as error:
+        raise DtypeError(f"{value} does not fit {dtype or 'int64'}: {error}") from None
+
+
+def _of_sequence(items: Sequence[Any], what: str) -> Tensor:
+    """Lists of numbers become arrays; lists with tensors inside are stacked and stay tracked."""
+    if _contains_tensor(items):
+        parts = [as_tensor(i, what) for i in items]
+        shapes = {p.shape for p in parts}
+        if len(shapes) > 1:
+            raise ShapeError(f"{what}: a ragged list, with elements of shapes {', '.join(map(str, sorted(shapes)))}")
+        return stack_values(parts)
+    try:
+        array = np.array(items)
+    except ValueError:
+        raise ShapeError(f"{what}: a ragged list; all rows must have the same length") from None
+    if array.size == 0 and array.dtype == FLOAT64:
+        return wrap(array)
+    return as_tensor(array, what)
+
+
+def _contains_tensor(items: Any) -> bool:
+    return any(isinstance(i, Tensor) or (isinstance(i, list | tuple) and _contains_tensor(i)) for i in items)
+
+
+# --------------------------------------------------------------------------- operands
+
+_constants: dict[tuple[float, np.dtype[Any]], Tensor] = {}
+
+
+def _constant(value: Any, dtype: np.dtype[Any]) -> Tensor:
+    """A Python number as a 0-d tensor; frequent ones are kept (never zero, whose sign a look-up would lose)."""
+    if value:
+        found = _constants.get((value, dtype))
+        if found is not None:
+            return found
+    try:
+        array = np.array(value, dtype)
+    except (OverflowError, ValueError) as error:
+        raise DtypeError(f"the number {value} does not fit dtype {dtype}: {error}") from None
+    array.flags.writeable = False
+    made = wrap(array)
+    if value and value == value:
+        if len(_constants) > 512:
+            _constants.clear()
+        _constants[value, dtype] = made
+    return made
+
+
+def _elementwise_operands(primitive: Primitive, impl: Elementwise, args: tuple[Any, ...]) -> list[Tensor]:
+    """The operands in the one dtype that NumPy's promotion gives, each conversion recorded as an operation."""
+    name = primitive.name
+    converted: list[Any] = [a if type(a) in _SCALARS else as_tensor(a, f"{name}, operand {i + 1}") for i, a in enumerate(args)]
+    deciding = [a.dtype if isinstance(a, Tensor) else a for i, a in enumerate(converted) if i not in impl.fixed]
+    dtype = result_dtype(*deciding)
+    if impl.result == "float" and dtype.kind != "f":
+        dtype = FLOAT64
+    dtype = check_dtype(dtype, name)
+    if dtype.kind in impl.refuses:
+        raise DtypeError(f"{name} is not defined for {dtype} operands; convert them first (.astype(...))")
+    operands: list[Tensor] = []
+    for i, a in enumerate(converted):
+        wanted = np.dtype(impl.fixed[i]) if i in impl.fixed else dtype
+        if not isinstance(a, Tensor):
+            operands.append(_constant(a, wanted))
+        elif a.dtype != wanted:
+            operands.append(_converted(a, wanted))
+        else:
+            operands.append(a)
+    return operands
+
+
+def _converted(a: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    if a._edge is None and not isinstance(a._value, Tracer):
+        return wrap(a._value.astype(dtype))
+    return convert(a, dtype=dtype)  # type: ignore[no-any-return]
+
+
+# --------------------------------------------------------------------------- applying
+
+
+def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+    """The result of a primitive: a tensor, or a tuple of them."""
+    impl = primitive.impl
+    if isinstance(impl, Elementwise):
+        operands = _elementwise_operands(primitive, impl, args)
+    else:
+        operands = [a if isinstance(a, Tensor) else as_tensor(a, primitive.name) for a in args]
+    if any(isinstance(t._value, Tracer) for t in operands):
+        return _trace(primitive, operands, params)
+    plan = plan_for(primitive, tuple([t._aval for t in operands]), params)
+    arrays = [t._value for t in operands]
+    found = plan.run(*arrays)
+    if primitive.outputs > 1:
+        results = tuple(make(a, aval_of(a)) for a in found)
+        record(plan, operands, results)
+        return results
+    result = make(found, plan.aval or aval_of(found))
+    record(plan, operands, (result,))
+    if isinstance(impl, View) and owner(found) is owner(arrays[0]):
+        base = operands[0]
+        share_memory(base, result)
+        if grad_mode.get() and primitive.rule is not None:
+            link_view(base, result, (primitive, tuple(params.items())))
+    return result
+
+
+def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, Any]) -> Any:
+    graph = next(t._value.graph for t in operands if isinstance(t._value, Tracer))
+    atoms = tuple(atom_of(t._value, graph) for t in operands)
+    avals = [ShapedArray(a.shape, a.dtype, True) for a in infer(primitive, [t._aval for t in operands], params)]
+    tracers = graph.add(primitive, atoms, params, avals)
+    results = tuple(make(t, t.aval) for t in tracers)
+    if primitive.rule is not None and grad_mode.get() and any(t._edge is not None for t in operands):
+        record(plan_for(primitive, tuple([t._aval for t in operands]), params), operands, results)
+    return results if primitive.outputs > 1 else results[0]
+
+
+def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Give the results their place in the graph, if an operand is tracked and grad mode is on."""
+    tracked = [i for i, t in enumerate(operands) if t._edge is not None]
+    if not tracked:
+        return
+    mode = grad_mode.get()
+    primitive = plan.primitive
+    if not mode:
+        _explain(results, "no_grad")
+        return
+    if primitive.rule is None:
+        _explain(results, f"nondiff:{primitive.name}")
+        return
+    needs = tuple(i for i in tracked if primitive.differentiable(i))
+    if not needs or not any(is_float(r.dtype) for r in results):
+        _explain(results, f"nondiff:{primitive.name}")
+        return
+    recorder = plan.recorder(needs)
+    count = len(operands)
+    residuals = tuple([_kept(operands[i] if i < count else results[i - count]) for i in recorder.keep])
+    edges = tuple([operands[i]._edge for i in needs])
+    slots = tuple([operands[i]._slot for i in needs])
+    node = GradNode(recorder, edges, residuals, slots if any(slots) else None)
+    if mode is not True:
+        node.where = user_line()
+        node.prints = fingerprints(residuals)
+    for slot, result in enumerate(results):
+        if is_float(result.dtype):
+            result._edge = node
+            if slot:
+                result._slot = slot
+
+
+def _explain(results: Sequence[Tensor], origin: str) -> None:
+    for result in results:
+        result._origin = origin
+
+
+def _kept(tensor: Tensor) -> Any:
+    """The array that a node keeps: a small part of a larger memory is copied, so that writes need not copy the whole."""
+    array = tensor._value
+    if tensor._storage is not None and not isinstance(array, Tracer):
+        memory = owner(array)
+        if memory is not array and isinstance(memory, np.ndarray) and 2 * array.size <= memory.size:
+            return array.copy()
+    return array
+
+
+class _Engine:
+    value_class = Tensor
+    as_value = staticmethod(as_tensor)
+    apply = staticmethod(apply)
+    wrap = staticmethod(wrap)
+
+
+ENGINE: Final = _Engine()
+
+
+# --------------------------------------------------------------------------- the short way
+
+_new = object.__new__
+_empty = np.empty
+_is_enabled = grad_mode.get
+_BOTH, _FIRST, _SECOND = (0, 1), (0,), (1,)
+
+
+def unary_function(primitive: Primitive) -> Callable[[Tensor], Any]:
+    """An elementwise primitive of one operand, as a function that does the usual case without detours."""
+    plans = primitive.plans
+    differentiable = primitive.rule is not None
+
+    def function(self: Tensor) -> Any:
+        try:
+            plan = plans[(self._aval,)]
+        except KeyError:
+            return apply(primitive, (self,), {})
+        x = self._value
+        out = _empty(plan.shape, plan.dtype)
+        plan.entry(x, out)
+        result = _new(Tensor)
+        result._value = out
+        result._aval = plan.aval
+        edge = self._edge
+        if edge is not None:
+            if not differentiable or self._storage is not None or self._slot or _is_enabled() is not True:
+                record(plan, (self,), (result,))
+                return result
+            try:
+                recorder = plan.recorders[_FIRST]
+            except KeyError:
+                recorder = plan.recorder(_FIRST)
+            result._edge = GradNode(recorder, (edge,), recorder.save(x, out))
+        return result
+
+    return function
+
+
+def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
+    """An elementwise primitive of two operands, as an operator that does the usual case without detours."""
+    plans = primitive.plans
+    differentiable = primitive.rule is not None
+
+    def function(self: Tensor, other: Any) -> Any:
+        if type(other) is not Tensor:
+            kind = type(other)
+            if (kind is float or kind is int) and self._aval.dtype.kind == "f":
+                other = _constant(other, self._aval.dtype)
+            elif not is_operand(other):
+                return NotImplemented
+            else:
+                other = as_tensor(other) if kind not in _SCALARS else other
+                return apply(primitive, (self, other), {})
+        try:
+            plan = plans[self._aval, other._aval]
+        except KeyError:
+            return apply(primitive, (self, other), {})
+        x = self._value
+        y = other._value
+        out = _empty(plan.shape, plan.dtype)
+        plan.entry(x, y, out)
+        result = _new(Tensor)
+        result._value = out
+        result._aval = plan.aval
+        first = self._edge
+        second = other._edge
+        if first is None:
+            if second is None:
+                return result
+            needs, edges = _SECOND, (second,)
+        elif second is None:
+            needs, edges = _FIRST, (first,)
+        else:
+            needs, edges = _BOTH, (first, second)
+        if (
+            not differentiable
+            or self._storage is not None
+            or other._storage is not None
+            or self._slot
+            or other._slot
+            or _is_enabled() is not True
+        ):
+            record(plan, (self, other), (result,))
+            return result
+        try:
+            recorder = plan.recorders[needs]
+        except KeyError:
+            recorder = plan.recorder(needs)
+        result._edge = GradNode(recorder, edges, recorder.save(x, y, out))
+        return result
+
+    return function
+
+
+def is_operand(obj: Any) -> bool:
+    """Whether an operator should try to make a tensor of the other operand."""
+    return isinstance(obj, bool | int | float | complex | np.ndarray | np.generic | list | tuple | Tensor) or hasattr(obj, "__array__")

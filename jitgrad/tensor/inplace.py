@@ -1,0 +1,198 @@
+"""Writing in place, with right gradients: a write gives the tensor (and its base, and its views) a new history.
+
+The memory is replaced when nobody else can see it, so that nodes that wait for backward keep the old values; it is
+written when an alias can, and backward then refuses to use what was overwritten.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.autodiff.node import GradNode, Leaf, next_tick
+from jitgrad.core.aval import aval_of
+from jitgrad.core.dispatch import wrap
+from jitgrad.core.graph import Tracer
+from jitgrad.core.memory import log_write
+from jitgrad.core.modes import grad_mode
+from jitgrad.eager import plan_for
+from jitgrad.errors import DtypeError, InPlaceError, ShapeError, user_line
+from jitgrad.ops.indexing import basic_index, flat_positions, plain_index
+from jitgrad.ops.linear import ViewChain, convert, expand, follow, gather, overwrite, put, slice_view, to_numpy_index
+from jitgrad.tensor.engine import as_tensor
+from jitgrad.tensor.storage import aliased, history_edge, is_held, rebase, storage_of
+from jitgrad.tensor.tensor import Tensor
+
+__all__ = ["assign", "set_item"]
+
+
+def _check_target(target: Tensor, operation: str) -> None:
+    """Whether this tensor may be written at all."""
+    if grad_mode.get():
+        edge = history_edge(target)[0]
+        if isinstance(edge, Leaf) and target._edge is not None:
+            what = "a view of a leaf" if target._chain else "a leaf"
+            raise InPlaceError(
+                f"{operation} writes {what} that requires grad; its history would begin in the middle. To update a parameter:\n"
+                "    with jg.no_grad():\n        x -= step * x.grad"
+            )
+    array = target._value
+    if isinstance(array, np.ndarray):
+        if any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
+            raise InPlaceError(f"{operation}: several elements of this broadcast tensor share one memory; write to its .clone()")
+        if not array.flags.writeable:
+            raise InPlaceError(f"{operation}: the memory of this tensor is read-only; write to its .clone()")
+
+
+def _fitted(target: Tensor, value: Tensor, operation: str, shape: tuple[int, ...]) -> Tensor:
+    """The value in the dtype and shape that is written."""
+    if value.shape != shape:
+        try:
+            fits = np.broadcast_shapes(value.shape, shape) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            squeezed = value.shape
+            while len(squeezed) > len(shape) and squeezed[0] == 1:
+                squeezed = squeezed[1:]
+            if squeezed != value.shape:
+                return _fitted(target, value.reshape(squeezed), operation, shape)
+            raise ShapeError(f"{operation}: a value of shape {value.shape} does not fit into shape {shape}")
+        value = expand(value, shape=shape)
+    if value.dtype != target.dtype:
+        if not np.can_cast(value.dtype, target.dtype, "same_kind"):
+            raise DtypeError(f"{operation}: a {value.dtype} result does not go into a {target.dtype} tensor; convert it first")
+        value = convert(value, dtype=target.dtype)
+    return value
+
+
+def _finish(target: Tensor, operation: str, written: Any | None) -> None:
+    storage = storage_of(target)
+    storage.version += 1
+    if written is not None:
+        log_write(written, operation, next_tick(), storage.version, user_line())
+
+
+def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -> Tensor:
+    """Overwrite the whole of ``target``; ``fresh``: the array of ``value`` belongs to nobody else and may be taken."""
+    _check_target(target, operation)
+    value = _fitted(target, as_tensor(value, operation), operation, target.shape)
+    edge, slot = _new_history(target, value, target._chain)
+    data = value._value
+    if isinstance(target._value, Tracer) or isinstance(data, Tracer):
+        target._value, target._aval = data, value._aval
+        storage_of(target).version += 1
+    elif aliased(target):
+        np.copyto(target._value, data)
+        _finish(target, operation, target._value)
+    else:
+        if not fresh or data.base is not None or not data.flags.c_contiguous or not data.flags.writeable:
+            data = np.array(data, order="C")
+        target._value = data
+        target._aval = aval_of(data)
+        _finish(target, operation, None)
+    if grad_mode.get():
+        rebase(target, edge, slot)
+    return target
+
+
+def _new_history(target: Tensor, value: Tensor, chain: ViewChain) -> tuple[Any, int]:
+    """Edge of the base after ``value`` was written through the views ``chain``."""
+    if not grad_mode.get():
+        return None, 0
+    if not chain:
+        return value._edge, value._slot
+    edge, slot = history_edge(target)
+    if edge is None and value._edge is None:
+        return None, 0
+    history = target._history
+    base_aval = target._aval if history is None else history.aval
+    needs = tuple(i for i, e in enumerate((edge, value._edge)) if e is not None)
+    recorder = plan_for(overwrite, (base_aval, value._aval), {"chain": chain}).recorder(needs)
+    edges = tuple(e for e in (edge, value._edge) if e is not None)
+    slots = tuple(s for e, s in ((edge, slot), (value._edge, value._slot)) if e is not None)
+    return GradNode(recorder, edges, (), slots if any(slots) else None), 0
+
+
+def _make_room(target: Tensor) -> bool:
+    """Before a part is written: give the tensor its own copy if nodes hold the memory and nobody else sees it.
+    Whether the write must be logged."""
+    if aliased(target):
+        return True
+    if is_held(target):
+        target._value = np.array(target._value, order="C")
+        target._aval = aval_of(target._value)
+    return False
+
+
+def set_item(target: Tensor, index: Any, value: Any) -> None:
+    """``target[index] = value``."""
+    operation = "x[...] = value"
+    _check_target(target, operation)
+    items = plain_index(index)
+    basic = basic_index(items, target.shape)
+    value = as_tensor(value, operation)
+    if isinstance(target._value, Tracer) or isinstance(value._value, Tracer):
+        _set_item_traced(target, basic, items, value, operation)
+        return
+    if basic is not None:
+        region = target._value[to_numpy_index(basic)]
+        if _is_same_memory(region, value):  # `x[i] += v` has written through the view already
+            return
+        fitted = _fitted(target, value, operation, region.shape)
+        chain = (*target._chain, (slice_view, (("index", basic),)))
+        edge, slot = _new_history(target, fitted, chain)
+        del region
+        logged = _make_room(target)
+        region = target._value[to_numpy_index(basic)]
+        region[...] = fitted._value
+        _finish(target, operation, region if logged else None)
+        if grad_mode.get() and (edge is not None):
+            rebase(target, edge, slot)
+        return
+    positions = flat_positions(items, target.shape)
+    fitted = _fitted(target, value, operation, positions.shape)
+    positions, fitted = _last_writes(positions, fitted)
+    edge, slot = None, 0
+    if grad_mode.get() and (target._edge is not None or fitted._edge is not None):
+        replaced = put(target, fitted, wrap(positions))
+        edge, slot = _new_history(target, replaced, target._chain)
+        del replaced
+    logged = _make_room(target)
+    target._value[np.unravel_index(positions, target.shape)] = fitted._value
+    _finish(target, operation, target._value if logged else None)
+    if edge is not None:
+        rebase(target, edge, slot)
+
+
+def _set_item_traced(target: Tensor, basic: Any, items: tuple[Any, ...], value: Tensor, operation: str) -> None:
+    if basic is not None:
+        chain = ((slice_view, (("index", basic),)),)
+        shape = follow(np.broadcast_to(np.zeros((), target.dtype), target.shape), chain).shape
+        replaced = overwrite(target, _fitted(target, value, operation, shape), chain=chain)
+    else:
+        positions = flat_positions(items, target.shape)
+        positions, fitted = _last_writes(positions, _fitted(target, value, operation, positions.shape))
+        replaced = put(target, fitted, wrap(positions))
+    assign(target, replaced, operation)
+
+
+def _is_same_memory(region: np.ndarray[Any, Any], value: Tensor) -> bool:
+    array = value._value
+    return (
+        value._chain != ()
+        and array.shape == region.shape
+        and array.strides == region.strides
+        and array.__array_interface__["data"] == region.__array_interface__["data"]
+    )
+
+
+def _last_writes(positions: np.ndarray[Any, Any], value: Tensor) -> tuple[np.ndarray[Any, Any], Tensor]:
+    """Where an index names a place several times the last value stays, as in NumPy; the others get no gradient."""
+    flat = positions.reshape(-1)
+    last, first = np.unique(flat[::-1], return_index=True)
+    if last.size == flat.size:
+        return positions, value
+    order = flat.size - 1 - first
+    return last, gather(value, wrap(order))

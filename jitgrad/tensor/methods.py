@@ -1,0 +1,126 @@
+"""Operators and methods of tensors, derived from the operation blocks and put on the class in one place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from jitgrad.core.primitive import Elementwise
+from jitgrad.errors import ConversionError, UnsupportedError, user_line
+from jitgrad.ops.blocks import Operation
+from jitgrad.ops.catalog import operations
+from jitgrad.ops.indexing import getitem
+from jitgrad.tensor import graph_methods, printing
+from jitgrad.tensor.engine import apply, binary_function, is_operand, unary_function
+from jitgrad.tensor.inplace import assign, set_item
+from jitgrad.tensor.tensor import Tensor
+
+__all__ = ["install_methods"]
+
+_BINARY: Final = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+}  # fmt: skip
+_COMPARE: Final = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+_UNARY: Final = {"neg": "neg", "pos": "pos", "abs": "abs", "~": "invert"}
+
+
+def install_methods() -> None:
+    """Put every operator and method on the class; called once, when the package is imported."""
+    for table in (graph_methods.METHODS, printing.METHODS):
+        for name, function in table.items():
+            _put(name, function)
+    _put("__getitem__", getitem)
+    _put("__setitem__", set_item)
+    for op in operations().values():
+        if op.operator is not None:
+            _install_operator(op)
+        if op.method:
+            for name in (op.method, *op.aliases):
+                if not hasattr(Tensor, name):
+                    _put(name, _method(op, name))
+        _install_in_place(op)
+    _put("copy_", lambda self, source: assign(self, source, "copy_"))
+    _put("fill_", lambda self, value: assign(self, value, "fill_"))
+    _put("zero_", lambda self: assign(self, 0, "zero_"))
+
+
+def _put(name: str, function: Any) -> None:
+    setattr(Tensor, name, function)
+
+
+def _method(op: Operation[..., Any], name: str) -> Callable[..., Any]:
+    primitive = op.primitive
+    if primitive is not None and isinstance(primitive.impl, Elementwise) and primitive.impl.arity == 1:
+        fast = unary_function(primitive)
+        fast.__name__, fast.__doc__ = name, op.__doc__
+        return fast
+
+    @functools.wraps(op.function)
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return op.function(self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _install_operator(op: Operation[..., Any]) -> None:
+    symbol = op.operator
+    assert symbol is not None
+    if symbol in _UNARY:
+        assert op.primitive is not None
+        _put(f"__{_UNARY[symbol]}__", unary_function(op.primitive))
+        return
+    forward = binary_function(op.primitive) if op.primitive is not None else _guarded(op.function)
+    if symbol in _COMPARE:
+        _put(f"__{_COMPARE[symbol]}__", forward)
+        return
+    name = _BINARY[symbol]
+    _put(f"__{name}__", forward)
+    _put(f"__r{name}__", _reflected(op))
+    _put(f"__i{name}__", _augmented(op, forward, symbol))
+
+
+def _guarded(function: Callable[..., Any]) -> Callable[[Tensor, Any], Any]:
+    def forward(self: Tensor, other: Any) -> Any:
+        return function(self, other) if is_operand(other) else NotImplemented
+
+    return forward
+
+
+def _reflected(op: Operation[..., Any]) -> Callable[[Tensor, Any], Any]:
+    primitive = op.primitive
+    if primitive is None:
+        return lambda self, other: op.function(other, self) if is_operand(other) else NotImplemented
+
+    def reflected(self: Tensor, other: Any) -> Any:
+        return apply(primitive, (other, self), {}) if is_operand(other) else NotImplemented
+
+    return reflected
+
+
+def _augmented(op: Operation[..., Any], forward: Callable[[Tensor, Any], Any], symbol: str) -> Callable[[Tensor, Any], Any]:
+    def augmented(self: Tensor, other: Any) -> Any:
+        result = forward(self, other)
+        if result is NotImplemented:
+            return NotImplemented
+        return assign(self, result, f"{symbol}=", fresh=True)
+
+    return augmented
+
+
+def _install_in_place(op: Operation[..., Any]) -> None:
+    """``x.mul_(y)`` and the like for elementwise operations whose first operand may be overwritten."""
+    primitive = op.primitive
+    if primitive is None or not isinstance(primitive.impl, Elementwise) or primitive.impl.result == "bool":
+        return
+    if 0 in primitive.impl.fixed:
+        return
+
+    def in_place(self: Tensor, *args: Any) -> Tensor:
+        return assign(self, apply(primitive, (self, *args), {}), f"{op.name}_", fresh=True)
+
+    in_place.__doc__ = f"``{op.name}``, written into this tensor."
+    for name in (op.name, *op.aliases):
+        _put(f"{name}_", in_place)

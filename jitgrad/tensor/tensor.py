@@ -1,0 +1,222 @@
+"""The tensor: an array, eager or traced, with its place in the recorded graph."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar
+
+import numpy as np
+
+from jitgrad.autodiff.node import Edge, GradNode, Leaf
+from jitgrad.core.aval import ShapedArray, is_float
+from jitgrad.core.graph import Tracer
+from jitgrad.errors import DtypeError, GradientWarning, GraphError
+
+__all__ = ["Tensor"]
+
+
+class Tensor:
+    """An n-dimensional array that records what is done with it, so that gradients can be computed.
+
+    Made by ``jg.tensor`` (copies), ``jg.from_numpy`` (shares memory), the creation functions, or by operations. Values are
+    float64, float32, bool or integers; only floats can require gradients. Operators, methods and NumPy functions work as
+    on ndarrays.
+
+    >>> import jitgrad as jg
+    >>> x = jg.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    >>> (x ** 2).sum().backward()
+    >>> x.grad
+    tensor([2., 4., 6.])
+    """
+
+    __array_priority__: ClassVar[float] = 1000.0
+    __hash__ = object.__hash__
+
+    # Instances only store what differs from these, which keeps results of operations cheap.
+    _value: Any  # an ndarray, or a Tracer while a function is traced
+    _aval: ShapedArray
+    _edge: Edge | None = None  # where gradients go: a node, a leaf, or nowhere
+    _slot: int = 0  # which result of the node
+    _leaf: Leaf | None = None  # keeps .grad, also after requires_grad was turned off
+    _storage: Any = None
+    _history: Any = None
+    _chain: tuple[Any, ...] = ()
+    _origin: str | None = None  # why it is untracked, where that is known
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
+        """Tensors are made by functions; the class itself is for ``isinstance``."""
+        raise TypeError("use jg.tensor(data) (a copy) or jg.from_numpy(array) (shared memory) to make a tensor")
+
+    # ----------------------------------------------------------------------- what it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the axes."""
+        return self._aval.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy dtype of the elements."""
+        return self._aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._aval.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._aval.size
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self._aval.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._aval.size * self._aval.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        """Always "cpu" (array API)."""
+        return "cpu"
+
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps."""
+        return self._aval.contiguous
+
+    @property
+    def _version(self) -> int:
+        """How often the memory was written in place; shared by all aliases."""
+        return 0 if self._storage is None else int(self._storage.version)
+
+    # ----------------------------------------------------------------------- the graph
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on this tensor are recorded."""
+        return self._edge is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Turn recording on or off for this leaf; gives the tensor itself.
+
+        Raises DtypeError for integer and bool tensors, GraphError when turning it off for the result of an operation.
+        """
+        if requires_grad:
+            if self._edge is None:
+                self._check_differentiable("requires_grad")
+                if self._leaf is None:
+                    self._leaf = Leaf(self.shape, self.dtype)
+                self._set_edge(self._leaf, 0)
+                if self._history is not None and not self._chain:
+                    self._history.edge, self._history.slot = self._leaf, 0
+        elif isinstance(self._edge, GradNode):
+            raise GraphError(
+                f"this tensor is the result of {self._edge.name}: only leaves can stop requiring gradients; "
+                "use .detach() for a tensor outside of the graph"
+            )
+        elif self._edge is not None:
+            self._set_edge(None, 0)
+            if self._history is not None and not self._chain:
+                self._history.edge = None
+        return self
+
+    def _check_differentiable(self, what: str) -> None:
+        if not is_float(self.dtype):
+            raise DtypeError(
+                f"{what}: only float64 and float32 tensors can have gradients, not {self.dtype}; convert with .astype(float) first"
+            )
+
+    def _set_edge(self, edge: Edge | None, slot: int) -> None:
+        self._edge = edge
+        self._slot = slot
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation made this tensor."""
+        return not isinstance(self._edge, GradNode)
+
+    @property
+    def grad_fn(self) -> GradNode | None:
+        """The recorded operation that made this tensor."""
+        return self._edge if isinstance(self._edge, GradNode) else None
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether this non-leaf keeps its gradient."""
+        return isinstance(self._edge, GradNode) and self._edge.retained is not None and self._slot in self._edge.retained
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that ``backward`` added up here; None before. Assign None to clear it."""
+        edge = self._edge
+        if isinstance(edge, GradNode):
+            if edge.retained is not None and self._slot in edge.retained:
+                return edge.retained[self._slot]  # type: ignore[no-any-return]
+            warnings.warn(
+                f".grad of the result of {edge.name} is None: only leaves keep their gradients. Call retain_grad() on it before "
+                "backward() to keep it, or read .grad of the leaf that you meant.",
+                GradientWarning,
+                stacklevel=2,
+            )
+            return None
+        return None if self._leaf is None else self._leaf.grad  # type: ignore[no-any-return]
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise DtypeError(f".grad takes a tensor or None, not {type(value).__name__}")
+            if value.shape != self.shape:
+                raise ValueError(f".grad of shape {value.shape} for a tensor of shape {self.shape}")
+            if value.dtype != self.dtype:
+                raise DtypeError(f".grad of dtype {value.dtype} for a tensor of dtype {self.dtype}")
+        if isinstance(self._edge, GradNode):
+            if self._edge.retained is None:
+                self._edge.retained = {}
+            self._edge.retained[self._slot] = value
+            return
+        if self._leaf is None:
+            if value is None:
+                return
+            self._leaf = Leaf(self.shape, self.dtype)
+        self._leaf.grad = value
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether this stands for a value while a function is traced."""
+        return isinstance(self._value, Tracer)
+
+    def __bool__(self) -> bool:
+        return bool(self._scalar("bool()"))
+
+    def _scalar(self, what: str) -> Any:
+        if self.size != 1:
+            raise ValueError(
+                f"{what} of a tensor of shape {self.shape} is ambiguous; use .any(), .all(), or index one element"
+            )
+        return self._array(what).reshape(())[()].item()
+
+    def _array(self, what: str) -> np.ndarray[Any, Any]:
+        """The ndarray behind an eager tensor."""
+        if isinstance(self._value, Tracer):
+            raise GraphError(f"{what} of a traced value: it has no number yet; keep the computation in jitgrad functions (jg.where)")
+        return self._value  # type: ignore[no-any-return]
+
+
+def make(value: Any, aval: ShapedArray) -> Tensor:
+    """A new untracked tensor."""
+    tensor: Tensor = _new(Tensor)
+    tensor._value = value
+    tensor._aval = aval
+    return tensor
+
+
+_new = object.__new__
