@@ -25,6 +25,7 @@ from jitgrad.kernels import buffer, vecmath
 __all__ = ["cpu", "deserialize", "make", "options", "serialize", "versions"]
 
 _NAMESPACE: dict[str, Any] = {
+    "__name__": __name__,  # kernels belong to a module that can be imported, else they cannot be loaded again
     **vecmath.NAMESPACE,
     **buffer.INTRINSICS,
     "np": np,
