@@ -101,18 +101,19 @@ class Plan:
         order = None if grouped else tuple(i for i in range(x.ndim) if i not in axes) + axes
         accumulator = np.dtype(impl.accumulator(x.dtype))
         source = emit_reduction(self.primitive.name, impl, x.dtype, impl.finish)
-        signature = (f"b:{x.dtype.name}", f"b:{accumulator.name}", f"b:{aval.dtype.name}")
+        signature = (f"b:{x.dtype.name}", f"b:{accumulator.name}", f"b:{aval.dtype.name}", *["n:int64"] * 3)
         entry = entry_point(self.primitive.name, source, signature)
         shape, dtype = self.shape, self.dtype
-        spare = inner if inner > 1 else 0
+        outer, count, inner = folded
+        empty = np.empty
+        contiguous = order is None and x.contiguous
+        unused = empty(0, accumulator)
 
         def run_reduction(array: Array) -> Array:
-            if order is not None:
-                array = array.transpose(order)
-            if not array.flags.c_contiguous:
-                array = np.ascontiguousarray(array)
-            out = np.empty(shape, dtype)
-            entry(array.reshape(folded), np.empty(spare, accumulator), out)
+            if not contiguous:
+                array = np.ascontiguousarray(array if order is None else array.transpose(order))
+            out = empty(shape, dtype)
+            entry(array, unused if inner == 1 else empty(inner, accumulator), out, outer, count, inner)
             return out
 
         self.run = run_reduction
@@ -258,6 +259,10 @@ class _Program:
         for i, constant in constants:
             values[i] = constant
         for primitive, sources, params, targets in self.steps:
+            impl = primitive.impl
+            if type(impl) is View:  # needs no plan
+                values[targets[0]] = impl.view(values[sources[0]], **params)
+                continue
             result = run(primitive, [values[i] for i in sources], params)
             if len(targets) == 1:
                 values[targets[0]] = result
@@ -284,7 +289,7 @@ class Recorder:
     ``plain``: structural zeros of the cotangent pass through as they are. ``masks``: new ones arise.
     """
 
-    __slots__ = ("_differential", "_program", "_traced", "avals", "fresh", "keep", "masks", "name", "needs", "out_avals", "outputs", "params", "plain", "plan", "primitive", "save")
+    __slots__ = ("_all_traced", "_differential", "_program", "_traced", "avals", "fresh", "keep", "masks", "name", "needs", "out_avals", "outputs", "params", "plain", "plan", "primitive", "run", "save")
 
     def __init__(self, plan: Plan, needs: tuple[int, ...]) -> None:
         self.plan = plan
@@ -297,6 +302,7 @@ class Recorder:
         self.outputs = len(self.out_avals)
         self._differential: _Differential | None = None
         self._program: _Program | None = None
+        self.run: Callable[[GradNode, Any], Sequence[Array | None]] = self._first_run
         rule = primitive.rule
         self.masks = (isinstance(rule, Linear) and rule.holes) or (
             isinstance(rule, Partials) and any(rule.masks[i] is not None for i in needs)
@@ -326,30 +332,31 @@ class Recorder:
             return [pair[0] for pair in found if pair is not None]
 
         graph = trace(rule, rule_avals, f"{self.name}_backward").live()
+        self._all_traced = all(self._traced)
         used = graph.used_inputs()
         kept = graph.inputs[self.outputs :]
         self.keep = tuple(i for i, v in enumerate(kept) if v in used)
         self._program = _Program(graph, [*graph.inputs[: self.outputs], *(kept[i] for i in self.keep)])
 
-    def run(self, node: GradNode, g: Any) -> list[Array | None]:
-        """The cotangents of the operands ``needs``, from arrays to arrays."""
+    def _first_run(self, node: GradNode, g: Any) -> Sequence[Array | None]:
+        """The cotangents of the operands ``needs``, from arrays to arrays; settles how the later calls do it."""
         if self._differential is not None:
-            return self._run_fused(self._differential, node.residuals, g)
-        assert self._program is not None
-        gs = (g,) if self.outputs == 1 else [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(g, self.out_avals, strict=True)]
-        found = iter(self._program(*gs, *node.residuals))
-        return [next(found) if there else None for there in self._traced]
+            self.run = _fused_backward(self, self._differential)
+        else:
+            self.run = self._run_program
+        return self.run(node, g)
 
-    def _run_fused(self, differential: _Differential, residuals: tuple[Array, ...], g: Array) -> list[Array | None]:
-        plan = self.plan
-        shape, dtype = plan.shape, plan.dtype
-        passes = differential.passes
-        results = [g if p else np.empty(shape, dtype) for p in passes]
-        if not all(passes):
-            kept_avals = [self.avals[i] if i < len(self.avals) else plan.aval for i in differential.keep]
-            layouts = _layouts([aval_of(g), *kept_avals], plan.aval)  # type: ignore[arg-type, list-item]
-            differential.entry(layouts)(g, *residuals, *[r for r, p in zip(results, passes, strict=True) if not p])
-        return [_sum_to(r, self.avals[i].shape) for r, i in zip(results, self.needs, strict=True)]
+    def _run_program(self, node: GradNode, g: Any) -> Sequence[Array | None]:
+        assert self._program is not None
+        if self.outputs == 1:
+            gs = [g]
+        else:
+            gs = [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(g, self.out_avals, strict=True)]
+        found = self._program(*gs, *node.residuals)
+        if self._all_traced:
+            return found
+        rest = iter(found)
+        return [next(rest) if there else None for there in self._traced]
 
     def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> list[tuple[Value, Mask | None] | None]:
         """The cotangents as tensors, with masks; ``record``: they can be differentiated again."""
@@ -369,6 +376,58 @@ class Recorder:
         if self.outputs > 1:
             g = tuple(wrap(np.zeros(a.shape, a.dtype)) if x is None else x for x, a in zip(g, self.out_avals, strict=True))
         return vjp(self.primitive, self.needs, g, mask, out, held[:count], self.params)
+
+
+def _fused_backward(recorder: Recorder, differential: _Differential) -> Callable[[GradNode, Array], Sequence[Array]]:
+    """The compiled backward of an elementwise operation, with everything that does not change settled beforehand."""
+    plan = recorder.plan
+    aval = plan.aval
+    assert aval is not None
+    shape, dtype = plan.shape, plan.dtype
+    passes = differential.passes
+    shapes = [recorder.avals[i].shape for i in recorder.needs]
+    if all(passes):
+        return lambda node, g: [_sum_to(g, s) for s in shapes]
+    kept = [recorder.avals[i] if i < len(recorder.avals) else aval for i in differential.keep]
+    entries: dict[bool, Callable[..., None]] = {}
+    contiguous = make_aval(shape, dtype, True)
+    strided = make_aval(shape, dtype, False)
+    empty = np.empty
+
+    def entry_for(is_contiguous: bool) -> Callable[..., None]:
+        g_aval = contiguous if is_contiguous else strided
+        entry = entries[is_contiguous] = differential.entry(_layouts([g_aval, *kept], aval))
+        return entry
+
+    same = all(s == shape for s in shapes)
+    if same and passes == (False,):
+
+        def one(node: GradNode, g: Array) -> Sequence[Array]:
+            flag = g.flags.c_contiguous
+            out = empty(shape, dtype)
+            (entries.get(flag) or entry_for(flag))(g, *node.residuals, out)
+            return (out,)
+
+        return one
+    if same and passes == (False, False):
+
+        def two(node: GradNode, g: Array) -> Sequence[Array]:
+            flag = g.flags.c_contiguous
+            first = empty(shape, dtype)
+            second = empty(shape, dtype)
+            (entries.get(flag) or entry_for(flag))(g, *node.residuals, first, second)
+            return first, second
+
+        return two
+
+    def general(node: GradNode, g: Array) -> Sequence[Array]:
+        flag = g.flags.c_contiguous
+        results = [g if p else empty(shape, dtype) for p in passes]
+        made = [r for r, p in zip(results, passes, strict=True) if not p]
+        (entries.get(flag) or entry_for(flag))(g, *node.residuals, *made)
+        return results if same else [_sum_to(r, s) for r, s in zip(results, shapes, strict=True)]
+
+    return general
 
 
 def _saver(keep: tuple[int, ...]) -> Callable[..., tuple[Array, ...]]:

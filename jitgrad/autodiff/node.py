@@ -32,7 +32,12 @@ class GradNode:
     a node of several results is meant (None: the first, always).
     """
 
-    __slots__ = ("__weakref__", "edges", "hooks", "prints", "recorder", "residuals", "retained", "slots", "tick", "where")
+    # most nodes differ from these in nothing, so they are made without storing them
+    slots: tuple[int, ...] | None = None
+    where: str | None = None
+    hooks: dict[int, Hooks] | None = None
+    retained: dict[int, Any] | None = None
+    prints: Any = None  # fingerprints of the residuals, under detect_anomaly
 
     def __init__(
         self, recorder: Any, edges: tuple[Any, ...], residuals: tuple[Any, ...], slots: tuple[int, ...] | None = None
@@ -40,12 +45,9 @@ class GradNode:
         self.recorder = recorder
         self.edges: tuple[Edge, ...] | None = edges
         self.residuals = residuals
-        self.slots = slots
         self.tick = next_tick()
-        self.where: str | None = None
-        self.hooks: dict[int, Hooks] | None = None
-        self.retained: dict[int, Any] | None = None
-        self.prints: Any = None  # fingerprints of the residuals, under detect_anomaly
+        if slots is not None:
+            self.slots = slots
 
     @property
     def name(self) -> str:

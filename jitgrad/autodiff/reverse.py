@@ -114,36 +114,55 @@ class _Sweep:
             pending[edge] = np.add(old, cotangent, out=np.empty(old.shape, old.dtype))  # 0-d stays an array
             self.owned.add(edge)
 
-    def visit(self, node: GradNode) -> None:
+    def visit(self, node: GradNode, g: Any) -> None:
         """Run one node and hand its cotangents on."""
-        g = self.pending.pop(node)
-        self.owned.discard(node)
         mask = self.masks.pop(node, None) if self.masks else None
         edges = node.edges
         if edges is None:
             raise _consumed(node)
         recorder = node.recorder
-        only = self.only
         if self.record or mask is not None or (recorder.masks and any(type(e) is GradNode for e in edges)):
-            found = self._values(node, g, mask)
+            self._visit_masked(node, g, mask, edges)
         else:
             found = recorder.run(node, g)
-        slots = node.slots
-        fresh = recorder.fresh
-        masked = bool(found) and isinstance(found[0], tuple | None)
-        for i, edge in enumerate(edges):
-            cotangent = found[i]
-            if cotangent is None or (only is not None and edge not in only):
-                continue
-            new_mask = None
-            if masked:
-                cotangent, new_mask = cotangent
-            self.add(edge, slots[i] if slots else 0, cotangent, new_mask, fresh[i] and not masked)
-        if self.anomaly:
-            self._check_finite(node, found)
+            if self.anomaly:
+                self._check_finite(node, found)
+            slots = node.slots
+            if slots is None and self.only is None:
+                self._hand_on(edges, found, recorder.fresh)
+            else:
+                for i, edge in enumerate(edges):
+                    if found[i] is not None and (self.only is None or edge in self.only):
+                        self.add(edge, slots[i] if slots else 0, found[i], None, recorder.fresh[i])
         if not self.retain:
             node.edges = None
             node.residuals = ()
+
+    def _hand_on(self, edges: tuple[Edge, ...], found: Sequence[Any], fresh: Sequence[bool]) -> None:
+        """``add`` for the usual case: arrays, no masks, every edge to the one result of a node or to a leaf."""
+        pending = self.pending
+        for i, edge in enumerate(edges):
+            cotangent = found[i]
+            if cotangent is None:
+                continue
+            old = pending.get(edge)
+            if old is not None or (type(edge) is GradNode and edge.recorder.outputs > 1):
+                self.add(edge, 0, cotangent, None, fresh[i])
+                continue
+            pending[edge] = cotangent
+            if type(edge) is GradNode:
+                heappush(self.heap, (-edge.tick, edge))
+            elif fresh[i]:
+                self.owned.add(edge)
+
+    def _visit_masked(self, node: GradNode, g: Any, mask: Mask | None, edges: tuple[Edge, ...]) -> None:
+        slots = node.slots
+        found = self._values(node, g, mask)
+        if self.anomaly:
+            self._check_finite(node, found)
+        for i, (edge, pair) in enumerate(zip(edges, found, strict=True)):
+            if pair is not None and (self.only is None or edge in self.only):
+                self.add(edge, slots[i] if slots else 0, *pair, False)
 
     def _values(self, node: GradNode, g: Any, mask: Mask | None) -> list[Any]:
         if self.record:
@@ -235,20 +254,23 @@ def sweep(
     for edge, slot, cotangent in starts:
         if state.only is None or edge in state.only:
             state.add(edge, slot, cotangent, None, False)
-    heap, pending = state.heap, state.pending
+    heap, pending, owned, visit = state.heap, state.pending, state.owned, state.visit
     needed = None if state.only is None else {e for n in state.only if isinstance(n, GradNode) for e in (n,)}
+    if targets is None and not create_graph and not anomaly:
+        _run_usual(state)
     while heap:
         node = heappop(heap)[1]
+        g = pending.pop(node)
+        if owned:
+            owned.discard(node)
         if node.hooks is not None or node.retained is not None:
-            pending[node] = state.hooked(node, pending[node])
-        if node in wanted:
-            g = pending[node]
+            g = state.hooked(node, g)
+        if wanted and node in wanted:
             for slot in wanted[node]:
                 arrived[node, slot] = g[slot] if node.recorder.outputs > 1 else g
             if not _continues(node, needed, wanted):
-                pending.pop(node)
                 continue
-        state.visit(node)
+        visit(node, g)
     for edge, cotangent in pending.items():
         if isinstance(edge, Leaf):
             if edge.hooks:
@@ -262,6 +284,49 @@ def sweep(
                 cotangent = cotangent.copy()
             arrived[edge, 0] = cotangent
     return arrived
+
+
+def _run_usual(state: _Sweep) -> None:
+    """The whole sweep when nothing is captured or recorded: nodes of one result in a tight loop, others by ``visit``."""
+    heap, pending, owned, masks = state.heap, state.pending, state.owned, state.masks
+    retain = state.retain
+    add = np.add
+    while heap:
+        node = heappop(heap)[1]
+        g = pending.pop(node)
+        recorder = node.recorder
+        edges = node.edges
+        if node.hooks is not None or node.retained is not None:
+            g = state.hooked(node, g)
+        if recorder.masks or masks or node.slots is not None or edges is None:
+            state.visit(node, g)
+            continue
+        i = -1
+        for cotangent in recorder.run(node, g):
+            i += 1
+            if cotangent is None:
+                continue
+            edge = edges[i]
+            old = pending.get(edge)
+            if type(edge) is GradNode:
+                if edge.recorder.outputs > 1:
+                    state.add(edge, 0, cotangent, None, False)
+                elif old is None:
+                    pending[edge] = cotangent
+                    heappush(heap, (-edge.tick, edge))
+                else:
+                    state.add(edge, 0, cotangent, None, False)
+            elif old is None:
+                pending[edge] = cotangent
+                if recorder.fresh[i]:
+                    owned.add(edge)
+            elif edge in owned:
+                add(old, cotangent, old)
+            else:
+                state.add(edge, 0, cotangent, None, False)
+        if not retain:
+            node.edges = None
+            node.residuals = ()
 
 
 def _continues(node: GradNode, needed: set[GradNode] | None, wanted: dict[Edge, set[int]]) -> bool:

@@ -114,17 +114,6 @@ def size(typingctx: Any, buffer: Any) -> Any:
 
 
 @intrinsic
-def extent(typingctx: Any, buffer: Any, axis: Any) -> Any:
-    """Extent of a non-negative axis."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        struct = _struct(context, builder, signature.args[0], args[0])
-        return builder.load(builder.gep(struct.dims, [args[1]]))
-
-    return types.intp(buffer, types.intp), generate
-
-
-@intrinsic
 def last_extent(typingctx: Any, buffer: Any) -> Any:
     """Extent of the last axis; 1 for a scalar."""
 
@@ -210,7 +199,6 @@ INTRINSICS: Final[dict[str, Any]] = {
     "load": load,
     "store": store,
     "size": size,
-    "extent": extent,
     "last_extent": last_extent,
     "rows": rows,
     "step": step,

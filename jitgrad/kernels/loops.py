@@ -101,7 +101,8 @@ def _indent(lines: Sequence[str], depth: int) -> list[str]:
 
 
 def emit_reduction(name: str, impl: Reduce, dtype: np.dtype[Any], finish: Callable[..., Any] | None) -> str:
-    """The kernel ``name(x, acc, out)``: x is contiguous (outer, n, inner); acc holds ``inner`` accumulators."""
+    """The kernel ``name(x, acc, out, outer, n, inner)``: x is contiguous, of these extents, and folded over the middle one;
+    acc holds ``inner`` accumulators."""
     accumulator = np.dtype(impl.accumulator(dtype))
     start = literal(impl.start(dtype), accumulator)
     kind = "float32" if accumulator == FLOAT32 else None
@@ -110,8 +111,8 @@ def emit_reduction(name: str, impl: Reduce, dtype: np.dtype[Any], finish: Callab
     end = inline(finish, ["total", "n"], "result", kind) if finish else ["result = total"]
     end_across = inline(finish, ["old", "n"], "result", kind) if finish else ["result = old"]
     lines = [
-        f"def {name}(x, acc, out):",
-        *_indent(["outer = extent(x, 0)", "n = extent(x, 1)", "inner = extent(x, 2)", "if inner == 1:"], 1),
+        f"def {name}(x, acc, out, outer, n, inner):",
+        *_indent(["if inner == 1:"], 1),
         *_indent(["for o in range(outer):"], 2),
         *_indent([f"total = {accumulator.name if accumulator != BOOL else 'boolean'}({start})", "for k in range(n):"], 3),
         *_indent(["x_i = load(x, o * n + k)", *along], 4),

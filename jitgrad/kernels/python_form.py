@@ -43,7 +43,6 @@ def _loop_namespace() -> dict[str, Any]:
     return {
         "load": lambda array, index: array.reshape(-1)[index],
         "store": store,
-        "extent": lambda array, axis: array.shape[axis],
     }
 
 

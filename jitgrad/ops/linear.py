@@ -6,6 +6,7 @@ axes, full shapes, hashable indices); the public functions of the other modules 
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,17 +20,24 @@ from jitgrad.ops.blocks import host, reduction, view
 
 __all__ = [
     "BasicIndex",
+    "add_at",
     "convert",
     "copy_of",
+    "diagonal_view",
     "expand",
+    "flip_view",
     "gather",
+    "join",
     "permute",
+    "pile",
     "place",
+    "place_diagonal",
     "reshape_to",
     "scatter_add",
     "slice_view",
     "sum_over",
     "sum_to",
+    "take_at",
 ]
 
 # --------------------------------------------------------------------------- conversion and copying
@@ -63,7 +71,33 @@ def permute(x, *, axes):
 
 @view(transpose=lambda g, x, *, shape: sum_to(g, x.shape), contracts=True)
 def expand(x, *, shape):
+    if x.size == 1:  # the usual case of a gradient, several times faster than broadcast_to
+        out = np.ndarray(shape, x.dtype, np.ascontiguousarray(x), 0, (0,) * len(shape))
+        out.flags.writeable = False
+        return out
     return np.broadcast_to(x, shape)
+
+
+@view(transpose=lambda g, x, *, axes: flip_view(g, axes=axes))
+def flip_view(x, *, axes):
+    return np.flip(x, axes)
+
+
+@view(transpose=lambda g, x, *, offset, axis1, axis2: place_diagonal(g, shape=x.shape, offset=offset, axis1=axis1, axis2=axis2), holes=True)
+def diagonal_view(x, *, offset, axis1, axis2):
+    return np.diagonal(x, offset, axis1, axis2)
+
+
+@host(
+    infer=lambda x, *, shape, offset, axis1, axis2: make_aval(shape, x.dtype),
+    transpose=lambda g, x, *, shape, offset, axis1, axis2: diagonal_view(g, offset=offset, axis1=axis1, axis2=axis2),
+)
+def place_diagonal(x, *, shape, offset, axis1, axis2):
+    out = np.zeros(shape, x.dtype)
+    diagonal = np.diagonal(out, offset, axis1, axis2)
+    diagonal.flags.writeable = True  # NumPy gives it read-only
+    diagonal[...] = x
+    return out
 
 
 # --------------------------------------------------------------------------- sums
@@ -88,7 +122,7 @@ def kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]
 
 def spread(g: Value, shape: tuple[int, ...], axes: tuple[int, ...]) -> Value:
     """A reduced value, broadcast back over the reduced axes."""
-    return expand(reshape_to(g, shape=kept_shape(shape, axes)), shape=shape)
+    return expand(reshape_to(g, shape=kept_shape(shape, axes)) if g.ndim else g, shape=shape)
 
 
 @reduction(
@@ -219,6 +253,66 @@ def scatter_add(x, positions, *, shape):
     return out
 
 
+@ArrayKernel
+def take_kernel(x, positions, out):
+    outer, count, inner = out.shape
+    for i in range(outer):
+        for j in range(count):
+            row = positions[j]
+            for k in range(inner):
+                out[i, j, k] = x[i, row, k]
+
+
+@ArrayKernel
+def add_at_kernel(x, positions, out):
+    outer, count, inner = x.shape
+    for i in range(outer):
+        for j in range(count):
+            row = positions[j]
+            for k in range(inner):
+                out[i, row, k] += x[i, j, k]
+
+
+@ArrayKernel
+def or_at_kernel(x, positions, out):
+    outer, count, inner = x.shape
+    for i in range(outer):
+        for j in range(count):
+            row = positions[j]
+            for k in range(inner):
+                out[i, row, k] = out[i, row, k] or x[i, j, k]
+
+
+def _rows(array: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+    """The array as (before, extent of ``axis``, after)."""
+    shape = array.shape
+    return np.ascontiguousarray(array).reshape(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
+
+
+@host(
+    infer=lambda x, positions, *, axis: make_aval((*x.shape[:axis], positions.size, *x.shape[axis + 1 :]), x.dtype),
+    transpose=lambda g, x, positions, *, axis: add_at(g, positions, shape=x.shape, axis=axis),
+    holes=True,
+)
+def take_at(x, positions, *, axis):
+    """Rows of an axis, chosen by a 1-d array of positions (in bounds and non-negative)."""
+    out = np.empty((*x.shape[:axis], positions.size, *x.shape[axis + 1 :]), x.dtype)
+    take_kernel(_rows(x, axis), np.ascontiguousarray(positions), _rows(out, axis))
+    return out
+
+
+@host(
+    infer=lambda x, positions, *, shape, axis: make_aval(shape, x.dtype),
+    transpose=lambda g, x, positions, *, shape, axis: take_at(g, positions, axis=axis),
+)
+def add_at(x, positions, *, shape, axis):
+    """Zeros of ``shape`` with rows added at the positions of an axis."""
+    out = np.zeros(shape, x.dtype)
+    kernel = or_at_kernel if x.dtype == BOOL else add_at_kernel
+    kernel(_rows(x, axis), np.ascontiguousarray(positions), _rows(out, axis))
+    return out
+
+
 def _put_transpose(g: Value, base: Value, value: Value, positions: Value) -> tuple[Value, Value, None]:
     zero = expand(wrap(np.zeros((), g.dtype)), shape=value.shape)
     return put(g, zero, positions), gather(g, positions), None
@@ -245,8 +339,23 @@ def stop_gradient_view(x):
 def stack_values(values: list[Value]) -> Value:
     """Values of one shape along a new first axis, in their common dtype."""
     dtype = result_dtype(*(v.dtype for v in values))
-    same = [v if v.dtype == dtype else convert(v, dtype=dtype) for v in values]
-    return join(*(reshape_to(v, shape=(1, *v.shape)) for v in same), axis=0)
+    return pile(*(v if v.dtype == dtype else convert(v, dtype=dtype) for v in values), axis=0)
+
+
+def _pile_aval(*parts: ShapedArray, axis: int) -> ShapedArray:
+    first = parts[0].shape
+    return make_aval((*first[:axis], len(parts), *first[axis:]), parts[0].dtype)
+
+
+def _pile_transpose(g: Value, *parts: Value, axis: int) -> tuple[Value, ...]:
+    before = ((None, None, None),) * axis
+    return tuple(slice_view(g, index=(*before, i)) for i in range(len(parts)))
+
+
+@host(infer=_pile_aval, transpose=_pile_transpose, argnums=None)
+def pile(*parts, axis):
+    """Values of one dtype and shape along a new axis (no views of the parts are made, so they stay unaliased)."""
+    return np.stack(parts, axis)
 
 
 def _join_aval(*parts: ShapedArray, axis: int) -> ShapedArray:

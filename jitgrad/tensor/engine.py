@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.autodiff.reverse import fingerprints
 from jitgrad.compiler.trace import atom_of, infer
-from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, check_dtype, is_float, make_aval, result_dtype
+from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, check_dtype, result_dtype
 from jitgrad.core.graph import Tracer
 from jitgrad.core.modes import grad_mode
 from jitgrad.core.primitive import Elementwise, Primitive, View
@@ -151,22 +151,30 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
     if isinstance(impl, Elementwise):
         operands = _elementwise_operands(primitive, impl, args)
     else:
-        operands = [a if isinstance(a, Tensor) else as_tensor(a, primitive.name) for a in args]
-    if any(isinstance(t._value, Tracer) for t in operands):
-        return _trace(primitive, operands, params)
+        operands = [a if type(a) is Tensor else as_tensor(a, primitive.name) for a in args]
+    tracked = False
+    arrays = []
+    for t in operands:
+        value = t._value
+        if type(value) is Tracer:
+            return _trace(primitive, operands, params)
+        arrays.append(value)
+        if t._edge is not None:
+            tracked = True
     plan = plan_for(primitive, tuple([t._aval for t in operands]), params)
-    arrays = [t._value for t in operands]
     found = plan.run(*arrays)
     if primitive.outputs > 1:
-        results = tuple(make(a, aval_of(a)) for a in found)
-        record(plan, operands, results)
+        results = tuple([make(a, aval_of(a)) for a in found])
+        if tracked:
+            record(plan, operands, results)
         return results
     result = make(found, plan.aval or aval_of(found))
-    record(plan, operands, (result,))
-    if isinstance(impl, View) and owner(found) is owner(arrays[0]):
+    if tracked:
+        record(plan, operands, (result,))
+    if type(impl) is View and owner(found) is owner(arrays[0]):
         base = operands[0]
         share_memory(base, result)
-        if grad_mode.get() and primitive.rule is not None:
+        if primitive.rule is not None and grad_mode.get():
             link_view(base, result, (primitive, tuple(params.items())))
     return result
 
@@ -184,19 +192,15 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
 
 def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
     """Give the results their place in the graph, if an operand is tracked and grad mode is on."""
-    tracked = [i for i, t in enumerate(operands) if t._edge is not None]
-    if not tracked:
-        return
     mode = grad_mode.get()
     primitive = plan.primitive
-    if not mode:
-        _explain(results, "no_grad")
+    differentiable = primitive.differentiable
+    needs = tuple([i for i, t in enumerate(operands) if t._edge is not None and differentiable(i)])
+    if not mode or not needs:
+        if any(t._edge is not None for t in operands):
+            _explain(results, f"nondiff:{primitive.name}" if mode else "no_grad")
         return
-    if primitive.rule is None:
-        _explain(results, f"nondiff:{primitive.name}")
-        return
-    needs = tuple(i for i in tracked if primitive.differentiable(i))
-    if not needs or not any(is_float(r.dtype) for r in results):
+    if not any(r._aval.dtype.kind == "f" for r in results):
         _explain(results, f"nondiff:{primitive.name}")
         return
     recorder = plan.recorder(needs)
@@ -209,7 +213,7 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) ->
         node.where = user_line()
         node.prints = fingerprints(residuals)
     for slot, result in enumerate(results):
-        if is_float(result.dtype):
+        if result._aval.dtype.kind == "f":
             result._edge = node
             if slot:
                 result._slot = slot
@@ -273,7 +277,11 @@ def unary_function(primitive: Primitive) -> Callable[[Tensor], Any]:
                 recorder = plan.recorders[_FIRST]
             except KeyError:
                 recorder = plan.recorder(_FIRST)
-            result._edge = GradNode(recorder, (edge,), recorder.save(x, out))
+            result._edge = node = _new(GradNode)
+            node.recorder = recorder
+            node.edges = (edge,)
+            node.residuals = recorder.save(x, out)
+            node.tick = next_tick()
         return result
 
     return function
@@ -329,7 +337,11 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
             recorder = plan.recorders[needs]
         except KeyError:
             recorder = plan.recorder(needs)
-        result._edge = GradNode(recorder, edges, recorder.save(x, y, out))
+        result._edge = node = _new(GradNode)
+        node.recorder = recorder
+        node.edges = edges
+        node.residuals = recorder.save(x, y, out)
+        node.tick = next_tick()
         return result
 
     return function

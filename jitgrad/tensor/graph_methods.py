@@ -42,6 +42,9 @@ def no_graph(tensor: Tensor) -> NoGraphError:
     )
 
 
+_ones: dict[Any, Tensor] = {}  # cotangents of single elements, which nothing writes to
+
+
 def starting_cotangent(tensor: Tensor, gradient: Any, what: str = "backward") -> Tensor:
     """The checked cotangent of a result: ones for a single element, else what the user gives."""
     if gradient is None:
@@ -50,8 +53,14 @@ def starting_cotangent(tensor: Tensor, gradient: Any, what: str = "backward") ->
                 f"{what} of a tensor of shape {tensor.shape}: only a single element has a gradient by itself; "
                 f"pass gradient= of shape {tensor.shape}, or reduce first (.sum(), .mean())"
             )
-        ones = np.ones(tensor.shape, tensor.dtype)
-        return make(ones, aval_of(ones))
+        found = _ones.get(tensor._aval)
+        if found is None:
+            ones = np.ones(tensor.shape, tensor.dtype)
+            ones.flags.writeable = False
+            found = make(ones, aval_of(ones))
+            if len(_ones) < 64:
+                _ones[tensor._aval] = found
+        return found
     given = as_tensor(gradient, f"{what}, gradient")
     if given.shape != tensor.shape:
         raise ShapeError(f"{what}: gradient of shape {given.shape} for a tensor of shape {tensor.shape}")
