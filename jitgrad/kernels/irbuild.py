@@ -142,6 +142,18 @@ def fabs(x: Value) -> Value:
     return call("llvm.fabs", x)
 
 
+def sqrt(x: Value) -> Value:
+    return call("llvm.sqrt", x)
+
+
+def trunc(x: Value) -> Value:
+    return call("llvm.trunc", x)
+
+
+def is_nan(x: Value) -> Value:
+    return Value(x.builder, x.builder.fcmp_unordered("uno", x.llvm, x.llvm))
+
+
 def copysign(x: Any, y: Any) -> Value:
     return call("llvm.copysign", x, y)
 
@@ -238,8 +250,8 @@ def patched(
 
     The bodies in `exact` become functions of the module, called where needed. LLVM does not vectorise a loop
     that calls a function without a vector variant. So a variant is announced, of a width LLVM never asks for:
-    then it tests the condition lane by lane, and the rest is vector code. (If a later LLVM saw it otherwise, the
-    loop would stay scalar, and right.)
+    then it tests the condition lane by lane, and the rest is vector code. (If a later LLVM saw it otherwise,
+    the loop would stay scalar, and right.)
     """
     builder = x.builder
     before = builder.block
@@ -262,7 +274,8 @@ _UNUSED_WIDTH = 3
 def _outlined_call(body: Callable[[Value], Value], x: Value) -> Any:
     module = x.builder.module
     name = f"jitgrad_{body.__name__.strip('_')}"
-    outlined = cgutils.get_or_insert_function(module, ir.FunctionType(F64, [F64]), name)
+    function_type = ir.FunctionType(F64, [F64])
+    outlined = cgutils.get_or_insert_function(module, function_type, name)  # type: ignore[no-untyped-call]
     if outlined.is_declaration:
         outlined.linkage = "linkonce_odr"
         for attribute in ("noinline", "cold", "nounwind", "readnone"):

@@ -33,6 +33,7 @@ from jitgrad.kernels.irbuild import (
     floating_type,
     fma,
     horner,
+    is_nan,
     leading_zeros,
     libm,
     make_intrinsic,
@@ -41,8 +42,10 @@ from jitgrad.kernels.irbuild import (
     plain_number,
     resized,
     select,
+    sqrt,
     table_entry,
     to_float,
+    trunc,
     unbits,
     widen,
 )
@@ -64,9 +67,16 @@ ONE_BITS, ONE_BITS32 = 0x3FF0000000000000, 0x3F800000
 SQRT_HALF_BITS, MANTISSA_BITS = 0x3FE6A09E667F3BCD, 0x000FFFFFFFFFFFFF
 BIAS = 1023
 
-LOG2_E = 1.4426950408889634
+# Pairs: a constant rounded, and the rest.
+LN2, LN2_TAIL = 0.6931471805599453, 2.3190468138462996e-17
+LOG2_E, LOG2_E_TAIL = 1.4426950408889634, 2.0355273740931033e-17
+LOG10_E, LOG10_E_TAIL = 0.4342944819032518, 1.098319650216765e-17
+TWO_THIRDS, TWO_THIRDS_TAIL = 0.6666666666666666, 3.700743415417188e-17
+PI_HALF, PI_HALF_TAIL = 1.5707963267948966, 6.123233995736766e-17
 # ln 2 in two parts: the first has 32 significant bits, so that k * LN2_HI is exact.
 LN2_HI, LN2_LO = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+# log10(2) likewise, with 40 bits after the point.
+LOG10_2_HI, LOG10_2_LO = 0.301029995663157, 8.241712586023572e-13
 LN2_HI32, LN2_LO32 = 0.693145751953125, 1.42860676e-06
 TWO_OVER_PI = 0.6366197723675814
 # pi/2 in three parts, all positive: so x - 0*pi/2 keeps the sign of a zero x.
@@ -92,23 +102,23 @@ EXP32 = (
 )  # fmt: skip
 # As EXP, error relative to expm1(r).
 EXPM1 = (
-    0.5000000000000001, 0.1666666666666667, 0.04166666666665229, 0.008333333333326153, 0.0013888888895597217, 0.00019841269874765153,
-    2.480157453791779e-05, 2.7557255461782194e-06, 2.7567927335827085e-07, 2.510519422227151e-08,
-    1.7687680267023671e-09,
+    0.5000000000000001, 0.1666666666666667, 0.04166666666665229, 0.008333333333326153,
+    0.0013888888895597217, 0.00019841269874765153, 2.480157453791779e-05, 2.7557255461782194e-06,
+    2.7567927335827085e-07, 2.510519422227151e-08, 1.7687680267023671e-09,
 )  # fmt: skip
-# log(1+f) = f - f**2/2 + s (f**2/2 + z P(z)), s = f/(2+f), z = s*s, on sqrt(1/2) <= 1+f <= sqrt(2).
+# log(1+f) = 2 s + s**3 P(s**2), s = f/(2+f), on sqrt(1/2) <= 1+f <= sqrt(2); relative error.
 LOG = (
-    6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01, 2.222219843214978396e-01,
-    1.818357216161805012e-01, 1.531383769920937332e-01, 1.479819860511658591e-01,
+    0.666666666666671, 0.3999999999951953, 0.2857142872936539, 0.22222199081404306, 0.1818357208406401,
+    0.1531314946958875, 0.14810677359592228,
 )  # fmt: skip
-# sin(r) = r + r**3 P(r**2) and cos(r) = 1 - r**2/2 + r**4 P(r**2) on |r| <= pi/4.
+# sin(r) = r + r**3 P(r**2) and cos(r) = 1 - r**2/2 + r**4 P(r**2) on |r| <= pi/4, relative error.
 SIN = (
-    -1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04,
-    2.75573137070700676789e-06, -2.50507602534068634195e-08, 1.58969099521155010221e-10,
+    -0.16666666666666644, 0.00833333333332367, -0.00019841269830152386, 2.7557313654853934e-06,
+    -2.5050735063933754e-08, 1.5894740013784795e-10,
 )  # fmt: skip
 COS = (
-    4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05,
-    -2.75573143513906633035e-07, 2.08757232129817482790e-09, -1.13596475577881948265e-11,
+    0.041666666666666595, -0.0013888888888873062, 2.4801587288853716e-05, -2.755731417961388e-07,
+    2.0875700858256693e-09, -1.1358536310101444e-11,
 )  # fmt: skip
 # erf(a) = a + a P(a**2) on a <= 1, error relative to erf(a).
 ERF_SMALL = (
@@ -122,6 +132,46 @@ ERF_LARGE = (
     -8.698993190787705, 39.24497421036089, -93.2933515088767, 75.24581490175764, 37.864298639992214,
     -101.31832258934155, 49.39169041316976,
 )  # fmt: skip
+# log(1+f) = 2 s + 2/3 s**3 + s**5 P(s**2), as LOG.
+LOG_TAIL = (
+    0.3999999999999998, 0.2857142857144508, 0.22222222217543286, 0.1818181886956325, 0.15384556917203057,
+    0.13336315811749747, 0.11674848081792331, 0.11988789457489606,
+)  # fmt: skip
+# sinh(r) = r + r**3 P(r**2) and cosh(r) = 1 + r**2/2 + r**4 P(r**2) on |r| <= ln(2)/2, relative error.
+SINH = (
+    0.16666666666666674, 0.008333333333322207, 0.00019841269886591, 2.7557242336680357e-06,
+    2.5110049895858716e-08,
+)  # fmt: skip
+COSH = (
+    0.041666666666666685, 0.0013888888888873622, 2.4801587348465317e-05, 2.7557252488223513e-07,
+    2.092155405647333e-09,
+)  # fmt: skip
+# asin(s) = s + s**3 P(s**2) on s <= 1/2, relative error.
+ASIN = (
+    0.16666666666666702, 0.07499999999984511, 0.04464285716363594, 0.030381943144576987,
+    0.022372204933033622, 0.017351756627662213, 0.01397947103515358, 0.01140715396380983,
+    0.010748063085275792, 0.0037806899502983936, 0.021629907438306728, -0.02102061110459657,
+    0.032716104830982834,
+)  # fmt: skip
+# atan(v) = v + v**3 P(v**2) on v <= 1, relative error.
+ATAN = (
+    -0.33333333333333287, 0.19999999999990448, -0.1428571428503664, 0.11111111086448039,
+    -0.09090908547270982, 0.0769229971198345, -0.06666583724578304, 0.058817161647257345,
+    -0.05259433835700789, 0.04744926271560414, -0.042863913024162384, 0.03821007107137346,
+    -0.03278543854103788, 0.026151677127730793, -0.018614207853080617, 0.01131765673252474,
+    -0.00561239067382466, 0.0021515892866640247, -0.0005928935355723494, 0.00010387192470766372,
+    -8.654205755292523e-06,
+)  # fmt: skip
+# (a+4) exp(a**2) erfc(a) = P((a-4)/(a+4)) on 0.82 <= a <= 27.3, relative error.
+ERFC = (
+    1.095995661000491, -0.9765487290808815, 0.7732087022652375, -0.5408538313133053, 0.3308515878780162,
+    -0.1740109372370836, 0.07638151490820362, -0.026370053392732868, 0.006112055686165537,
+    -0.0002809583448386117, -0.0004550530592615246, 0.00017680978497979405, -3.632646750951435e-06,
+    -1.885021759108638e-05, 4.6845130559560285e-06, 1.4019203440176096e-06, -8.235394556855704e-07,
+    -5.015570476779297e-08, 9.586310300117381e-08, -1.1197541709869697e-08,
+)  # fmt: skip
+# What rounding took from the first of these.
+ERFC_TAIL = 5.560146405448255e-17
 
 # r**(-1/3) on the range of r that CBRT_BIAS gives.
 CBRT = (1.7285895786616285, -1.2955864114470765, 0.7387409985810947, -0.17174559902348285)
@@ -131,61 +181,123 @@ CBRT_BIAS = 715094163
 # ----------------------------------------------------------------------------------------------- the bodies
 
 
-def _exp_reduced(x: Value) -> tuple[Value, Value]:
-    """x = k ln2 + r with |r| <= ln(2)/2: expm1(r), and an integer with k in its low bits."""
-    t = fma(x, LOG2_E, ROUNDER)
-    k = t - ROUNDER
-    r = fma(k, -LN2_LO, fma(k, -LN2_HI, x))
-    return fma(r * r, horner(r, EXP), r), bits(t)
-
-
-def _expm1_reduced(x: Value) -> tuple[Value, Value]:
-    """As _exp_reduced, with small relative error: one degree more, and the rounding error of r put back."""
-    t = fma(x, LOG2_E, ROUNDER)
-    k = t - ROUNDER
+def _ln2_multiple(x: Value) -> tuple[Value, Value, Value]:
+    """x = k ln2 + r with |r| <= ln(2)/2: k, r, and r's rounding error."""
+    k = fma(x, LOG2_E, ROUNDER) - ROUNDER
     h = fma(k, -LN2_HI, x)
     r = fma(k, -LN2_LO, h)
-    return r + fma(r * r, horner(r, EXPM1), fma(k, -LN2_LO, h - r)), bits(t)
+    return k, r, fma(k, -LN2_LO, h - r)
 
 
-def _scaled(q: Value, n: Value) -> Value:
-    """(1 + q) 2**k, k in the low bits of n.
+def _whole(k: Value) -> Value:
+    """A whole number as an integer, of which only the low bits count."""
+    return bits(k + ROUNDER)
+
+
+def _scaled(m: Value, k: Value) -> Value:
+    """m 2**k for m of moderate size; a NaN stays.
 
     In two factors, so that overflow gives infinity and a subnormal result is rounded once.
     """
+    n = _whole(k)
     h = n >> 1
-    return unbits(bits(q + 1.0) + (h << 52)) * unbits(((n - h) << 52) + ONE_BITS)
+    # The bits of a NaN are no number to be scaled.
+    return select(is_nan(m), m, unbits(bits(m) + (h << 52)) * unbits(((n - h) << 52) + ONE_BITS))
+
+
+def _exp_sum(x: Value, tail: Any = None) -> tuple[Value, Value]:
+    """m and k with exp(x + tail) = m 2**k, sqrt(1/2) <= m <= sqrt(2); the tail is small."""
+    k = fma(x, LOG2_E, ROUNDER) - ROUNDER
+    r = fma(k, -LN2_LO, fma(k, -LN2_HI, x))
+    if tail is not None:
+        r = r + tail
+    return fma(r * r, horner(r, EXP), r) + 1.0, k
 
 
 def _exp(x: Value) -> Value:
-    return _scaled(*_exp_reduced(at_most(at_least(x, -746.0), 710.0)))
+    return _scaled(*_exp_sum(at_most(at_least(x, -746.0), 710.0)))
 
 
 def _exp32(x: Value) -> Value:
-    x = at_most(at_least(x, -104.0), 89.0)
-    t = fma(x, LOG2_E, ROUNDER32)
+    c = at_most(at_least(x, -104.0), 89.0)
+    t = fma(c, LOG2_E, ROUNDER32)
     k = t - ROUNDER32
-    r = fma(k, -LN2_LO32, fma(k, -LN2_HI32, x))
-    q = fma(r * r, horner(r, EXP32), r)
+    r = fma(k, -LN2_LO32, fma(k, -LN2_HI32, c))
+    m = fma(r * r, horner(r, EXP32), r) + 1.0
     n = bits(t)
     h = n >> 1
-    return unbits(bits(q + 1.0) + (h << 23)) * unbits(((n - h) << 23) + ONE_BITS32)
+    return select(is_nan(x), x, unbits(bits(m) + (h << 23)) * unbits(((n - h) << 23) + ONE_BITS32))
+
+
+def _exp2(x: Value) -> Value:
+    x = at_most(at_least(x, -1080.0), 1030.0)
+    k = (x + ROUNDER) - ROUNDER
+    f = x - k
+    r = f * LN2
+    tail = fma(f, LN2, -r)
+    return _scaled(r + fma(r * r, horner(r, EXP), tail) + 1.0, k)
+
+
+def _expm1_reduced(x: Value) -> tuple[Value, Value]:
+    """expm1(r) with small relative error, and 2**k/2, for x = k ln2 + r."""
+    k, r, tail = _ln2_multiple(x)
+    return r + fma(r * r, horner(r, EXPM1), tail), unbits((_whole(k) << 52) + ((BIAS - 1) << 52))
 
 
 def _expm1(x: Value) -> Value:
-    q, n = _expm1_reduced(at_most(at_least(x, -50.0), 710.0))
-    # Half of 2**k and the doubling last: 2**1024 would not be representable.
-    s = unbits((n << 52) + ((BIAS - 1) << 52))
-    r = copysign(2.0 * fma(s, q, s - 0.5), x)
+    # The doubling comes last: 2**1024 is not representable.
+    q, half = _expm1_reduced(at_most(at_least(x, -50.0), 710.0))
+    r = copysign(2.0 * fma(half, q, half - 0.5), x)
     return select(fabs(x) < 2.0**-54, x, r)
 
 
 def _tanh(x: Value) -> Value:
     # expm1(-2a) / (expm1(-2a) + 2), the two parts rounded separately.
     a = at_most(fabs(x), 22.0)
-    q, n = _expm1_reduced(-(a + a))
-    s = unbits((n << 52) + ONE_BITS)
-    return copysign(fma(s, q, s - 1.0) / fma(s, q, s + 1.0), x)
+    q, half = _expm1_reduced(-(a + a))
+    return copysign(fma(half, q, half - 0.5) / fma(half, q, half + 0.5), x)
+
+
+def _sinh_cosh_parts(a: Value) -> tuple[Value, Value, Value, Value]:
+    """For a = k ln2 + r >= 0: sinh(r), cosh(r) - 1, sinh(k ln2) / 4, cosh(k ln2) / 4."""
+    k, r, tail = _ln2_multiple(at_most(a, 711.0))
+    z = r * r
+    s = r + fma(r * z, horner(z, SINH), tail)
+    c = fma(z * z, horner(z, COSH), 0.5 * z)
+    # 2**k / 8, and 2**-k / 8 as far as it counts.
+    up = unbits((_whole(k) << 52) + ((BIAS - 3) << 52))
+    down = unbits((_whole(-at_most(k, 60.0)) << 52) + ((BIAS - 3) << 52))
+    return s, c, up - down, up + down
+
+
+def _sinh(x: Value) -> Value:
+    s, c, odd, even = _sinh_cosh_parts(fabs(x))
+    r = copysign(4.0 * fma(odd, c, fma(even, s, odd)), x)
+    return select(fabs(x) < 2.0**-28, x, r)
+
+
+def _cosh(x: Value) -> Value:
+    s, c, odd, even = _sinh_cosh_parts(fabs(x))
+    return 4.0 * fma(even, c, fma(odd, s, even))
+
+
+def _split(y: Value) -> tuple[Value, Value]:
+    """e and f of y = 2**(e - BIAS) (1 + f), y > 0 and normal, where sqrt(1/2) <= 1 + f < sqrt(2)."""
+    u = bits(y) + (ONE_BITS - SQRT_HALF_BITS)
+    return u >> 52, unbits((u & MANTISSA_BITS) + SQRT_HALF_BITS) - 1.0
+
+
+def _log_argument(x: Value) -> tuple[Value, Value]:
+    """k and f with x = 2**k (1 + f), x > 0."""
+    tiny = x < 2.0**-1022
+    e, f = _split(select(tiny, x * 2.0**54, x))
+    return unbits(e | TWO52_BITS) - select(tiny, x.lifted(TWO52 + BIAS + 54), TWO52 + BIAS), f
+
+
+def _log_special(x: Value, r: Value) -> Value:
+    """r, the logarithm of x > 0, or what the logarithm of another x is."""
+    r = select(x > 0.0, r, select(x == 0.0, x.lifted(-INF), NAN))
+    return select(x < INF, r, x)
 
 
 def _log_sum(k: Value, f: Value) -> Value:
@@ -196,33 +308,185 @@ def _log_sum(k: Value, f: Value) -> Value:
     return fma(k, LN2_HI, f - (h - fma(k, LN2_LO, s * (h + z * horner(z, LOG)))))
 
 
-def _split(u: Value) -> tuple[Value, Value]:
-    """bits(y), y > 0 and normal: e and m - 1, where y = m 2**(e - BIAS) and sqrt(1/2) <= m < sqrt(2)."""
-    shifted = u + (ONE_BITS - SQRT_HALF_BITS)
-    return shifted >> 52, unbits((shifted & MANTISSA_BITS) + SQRT_HALF_BITS) - 1.0
+def _log_pair(f: Value) -> tuple[Value, Value]:
+    """log(1 + f) as a sum of two, the first within a rounding error or two of it."""
+    s = f / (2.0 + f)
+    z = s * s
+    h = 0.5 * f * f
+    high = f - h
+    return high, ((f - high) - h) + fma(s, h + z * horner(z, LOG), -fma(0.5 * f, f, -h))
 
 
 def _log(x: Value) -> Value:
-    tiny = x < 2.0**-1022
-    e, f = _split(bits(select(tiny, x * 2.0**54, x)))
-    k = unbits(e | TWO52_BITS) - select(tiny, x.lifted(TWO52 + BIAS + 54), TWO52 + BIAS)
-    r = _log_sum(k, f)
-    r = select(x > 0.0, r, select(x == 0.0, x.lifted(-INF), NAN))
-    return select(x < INF, r, x)
+    return _log_special(x, _log_sum(*_log_argument(x)))
 
 
-def _log1p(x: Value) -> Value:
+def _log2(x: Value) -> Value:
+    k, f = _log_argument(x)
+    a, b = _log_pair(f)
+    p = a * LOG2_E
+    w = k + p
+    rest = (k - w) + p + fma(a, LOG2_E, -p)
+    return _log_special(x, w + (rest + fma(b, LOG2_E, a * LOG2_E_TAIL)))
+
+
+def _log10(x: Value) -> Value:
+    k, f = _log_argument(x)
+    a, b = _log_pair(f)
+    p = a * LOG10_E
+    q = k * LOG10_2_HI
+    w = q + p
+    rest = (q - w) + p + fma(a, LOG10_E, -p)
+    return _log_special(x, w + (rest + fma(k, LOG10_2_LO, fma(b, LOG10_E, a * LOG10_E_TAIL))))
+
+
+def _log1p_sum(x: Value, extra: Value | None = None) -> Value:
+    """log1p(x) + extra ln2 for finite x > -1."""
     # log(y), y = 1 + x rounded, with y's rounding error scaled into f.
     y = 1.0 + x
     b = y - 1.0
     error = (1.0 - (y - b)) + (x - b)
-    e, f = _split(bits(y))
+    e, f = _split(y)
     k = unbits(e | TWO52_BITS) - (TWO52 + BIAS)
     # A large y has no error; there the scale need only be a number.
     scale = unbits(((2 * BIAS) - select(e > 2 * BIAS - 1, 2 * BIAS - 1, e)) << 52)
-    r = _log_sum(k, fma(error, scale, f))
-    r = select(y > 0.0, copysign(r, x), select(y == 0.0, x.lifted(-INF), NAN))
+    return _log_sum(k if extra is None else k + extra, fma(error, scale, f))
+
+
+def _log1p(x: Value) -> Value:
+    y = 1.0 + x
+    r = select(y > 0.0, copysign(_log1p_sum(x), x), select(y == 0.0, x.lifted(-INF), NAN))
     return select(x < INF, r, x)
+
+
+def _asinh(x: Value) -> Value:
+    # log(a + sqrt(a*a + 1)), and log(2a) where a*a would overflow.
+    a = fabs(x)
+    large = a > 2.0**500
+    z = a * a
+    u = select(large, a, a + z / (1.0 + sqrt(z + 1.0)))
+    r = copysign(_log1p_sum(u, select(large, a.lifted(1.0), 0.0)), x)
+    return select(a < INF, r, x)
+
+
+def _acosh(x: Value) -> Value:
+    large = x > 2.0**500
+    t = x - 1.0
+    u = select(large, x, t + sqrt(fma(t, t, t + t)))
+    r = select(x >= 1.0, _log1p_sum(u, select(large, x.lifted(1.0), 0.0)), NAN)
+    return select(x < INF, r, x)
+
+
+def _atanh(x: Value) -> Value:
+    a = fabs(x)
+    return copysign(0.5 * _log1p((a + a) / (1.0 - a)), x)
+
+
+def _asin_parts(x: Value) -> tuple[Value, Value, Value]:
+    """Whether |x| > 1/2; s = sqrt((1 - |x|) / 2) if so, else |x|; asin(s) - s."""
+    a = fabs(x)
+    outer = a > 0.5
+    z = select(outer, fma(a, -0.5, 0.5), a * a)
+    s = select(outer, sqrt(z), a)
+    return outer, s, s * z * horner(z, ASIN)
+
+
+def _asin(x: Value) -> Value:
+    outer, s, t = _asin_parts(x)
+    high = fma(s, -2.0, PI_HALF)
+    low = fma(s, -2.0, PI_HALF - high) + fma(t, -2.0, PI_HALF_TAIL)
+    return copysign(select(outer, high + low, s + t), x)
+
+
+def _acos(x: Value) -> Value:
+    outer, s, t = _asin_parts(x)
+    p = s + t
+    inner = PI_HALF - (copysign(p, x) - PI_HALF_TAIL)
+    left = 2.0 * (PI_HALF - (p - PI_HALF_TAIL))
+    return select(outer, select(x < 0.0, left, p + p), inner)
+
+
+def _atan_unit(v: Value) -> Value:
+    """atan(v) for 0 <= v <= 1."""
+    z = v * v
+    return fma(v * z, horner(z, ATAN), v)
+
+
+def _atan(x: Value) -> Value:
+    a = fabs(x)
+    steep = a > 1.0
+    p = _atan_unit(select(steep, 1.0 / a, a))
+    return copysign(select(steep, PI_HALF - (p - PI_HALF_TAIL), p), x)
+
+
+def _atan2(y: Value, x: Value) -> Value:
+    a, b = fabs(y), fabs(x)
+    steep = a > b
+    small, large = select(steep, b, a), select(steep, a, b)
+    # Equal ones may be two zeros or two infinities.
+    v = select(small == large, select(large == 0.0, large, 1.0), small / large)
+    p = _atan_unit(v)
+    p = select(steep, PI_HALF - (p - PI_HALF_TAIL), p)
+    p = select(bits(x) < 0, 2.0 * PI_HALF - (p - 2.0 * PI_HALF_TAIL), p)
+    return copysign(p, y)
+
+
+def _hypot(x: Value, y: Value) -> Value:
+    a, b = fabs(x), fabs(y)
+    first = a > b
+    large, small = select(first, a, b), select(first, b, a)
+    huge, tiny = large > 2.0**500, large < 2.0**-500
+    scale = select(huge, x.lifted(2.0**-600), select(tiny, x.lifted(2.0**600), 1.0))
+    back = select(huge, x.lifted(2.0**600), select(tiny, x.lifted(2.0**-600), 1.0))
+    large, small = large * scale, small * scale
+    r = back * sqrt(fma(large, large, small * small))
+    return select((a == INF) | (b == INF), INF, r)
+
+
+def _log_double(x: Value) -> tuple[Value, Value]:
+    """log(x) for finite x > 0 as a sum of two, with a relative error of about 2**-63."""
+    k, f = _log_argument(x)
+    # s = f / (2 + f), to twice the precision.
+    d = 2.0 + f
+    inverse = 1.0 / d
+    s = f * inverse
+    s_tail = (fma(-s, d, f) - s * (f - (d - 2.0))) * inverse
+    z = s * s
+    z_tail = fma(s, s, -z) + 2.0 * s * s_tail
+    cube = s * z
+    cube_tail = fma(s, z, -cube) + fma(s, z_tail, s_tail * z)
+    # 2 s + 2/3 s**3, largest term first, and what is left of each sum and product.
+    w = cube * TWO_THIRDS
+    w_tail = fma(cube, TWO_THIRDS, -w) + fma(cube, TWO_THIRDS_TAIL, cube_tail * TWO_THIRDS)
+    twice = s + s
+    first = twice + w
+    rest = ((twice - first) + w) + (w_tail + fma(cube * z, horner(z, LOG_TAIL), s_tail + s_tail))
+    base = k * LN2_HI
+    total = base + first
+    rest = ((base - total) + first) + fma(k, LN2_LO, rest)
+    high = total + rest
+    return high, (total - high) + rest
+
+
+def _pow(x: Value, y: Value) -> Value:
+    a = fabs(x)
+    # A larger exponent gives 0, 1 or infinity too.
+    c = at_most(at_least(y, -(2.0**64)), 2.0**64)
+    high, low = _log_double(a)
+    e = c * high
+    tail = fma(c, high, -e) + c * low
+    # Out of range, the tail could be larger than what the exponent was clamped to.
+    inside = fabs(e) < 800.0
+    r = _scaled(*_exp_sum(at_most(at_least(e, -746.0), 710.0), select(inside, tail, 0.0)))
+    extreme = (a == 0.0) | (a == INF)
+    r = select(extreme, select((a == INF) ^ (y < 0.0), x.lifted(INF), 0.0), r)
+    whole = trunc(y) == y
+    half = 0.5 * y
+    odd = whole & (trunc(half) != half)
+    r = select(odd, copysign(r, x), r)
+    r = select((x < 0.0) & (a < INF) & (whole ^ 1), NAN, r)
+    r = select(is_nan(x) | is_nan(y), NAN, r)
+    return select((y == 0.0) | (x == 1.0), 1.0, r)
 
 
 def _quarter_turns_near(x: Value) -> tuple[Value, Value]:
@@ -336,22 +600,39 @@ def _cbrt(x: Value) -> Value:
     return select((fabs(x) < INF) & (x != 0.0), t, x)
 
 
+def _exp_minus_square(a: Value) -> tuple[Value, Value]:
+    """m and k with exp(-a*a) = m 2**k."""
+    z = a * a
+    # The rounding error of z counts: exp would magnify it up to 700 times.
+    return _exp_sum(-z, fma(-a, a, z))
+
+
 def _erfx(x: Value) -> tuple[Value, Value]:
     # Beyond the bound, exp(-a*a) is 0 and erf(a) is 1.
     a = at_most(fabs(x), 27.5)
-    z = a * a
-    q, n = _exp_reduced(-z)
-    # The rounding error of z counts: exp would magnify it up to 700 times.
-    e = _scaled(fma(q + 1.0, fma(-a, a, z), q), n)
+    e = _scaled(*_exp_minus_square(a))
     # One polynomial for both ranges, with selected coefficients.
     small = a < 1.0
-    v = select(small, z, 1.0 / (2.0 + a))
+    v = select(small, a * a, 1.0 / (2.0 + a))
     p = horner(v, [select(small, x.lifted(s), big) for s, big in zip(ERF_SMALL, ERF_LARGE, strict=True)])
     return copysign(select(small, fma(a, p, a), fma(-e, p, 1.0)), x), e
 
 
 def _erf(x: Value) -> Value:
     return _erfx(x)[0]
+
+
+def _erfc(x: Value) -> Value:
+    a = at_most(fabs(x), 27.5)
+    m, k = _exp_minus_square(a)
+    # 1 / (a + 4) and its error, for (a - 4) / (a + 4) = 1 - 8 / (a + 4) has to be good.
+    d = a + 4.0
+    v = 1.0 / d
+    v_tail = v * (fma(-d, v, 1.0) - v * (a - (d - 4.0)))
+    p = horner(fma(v_tail, -8.0, fma(v, -8.0, 1.0)), ERFC)
+    far = _scaled(m * fma(p, v, fma(p, v_tail, v * ERFC_TAIL)), k)
+    near = fma(-x, horner(a * a, ERF_SMALL), 1.0 - x)
+    return select(a < 0.82, near, select(x < 0.0, 2.0 - far, far))
 
 
 # -------------------------------------------------------------------------------------- functions of floats
@@ -466,10 +747,6 @@ def _negative(x: Value, signed: bool) -> Value:
     return x < 0 if signed else _false(x, signed)
 
 
-def _isnan(x: Value) -> Value:
-    return Value(x.builder, x.builder.fcmp_unordered("uno", x.llvm, x.llvm))
-
-
 # ---------------------------------------------------------------------------------- functions of any number
 
 
@@ -563,7 +840,7 @@ def _rounding(name: str) -> Any:
 
 
 NAMESPACE: dict[str, object] = {
-    "sqrt": _same_type_function("sqrt", 1, functools.partial(call, "llvm.sqrt")),
+    "sqrt": _same_type_function("sqrt", 1, sqrt),
     "exp": _float_function("exp", body=_pure(_exp), body32=_pure(_exp32)),
     "cbrt": _float_function("cbrt", body=_pure(_cbrt), fallback=_pure(_cbrt)),
     "expm1": _float_function("expm1", body=_pure(_expm1)),
@@ -576,26 +853,21 @@ NAMESPACE: dict[str, object] = {
     "tanh": _float_function("tanh", body=_pure(_tanh)),
     "erf": _float_function("erf", body=_pure(_erf)),
     "erfx": _float_function("erfx", body=_pure(_erfx), fallback=_fallback_erfx, pair=True),
-    **{
-        name: _float_function(name)
-        for name in (
-            "exp2",
-            "log2",
-            "log10",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "erfc",
-        )
-    },
-    "atan2": _float_function("atan2", 2),
-    "hypot": _float_function("hypot", 2),
-    "pow": _float_function("pow", 2),
+    "exp2": _float_function("exp2", body=_pure(_exp2)),
+    "log2": _float_function("log2", body=_pure(_log2)),
+    "log10": _float_function("log10", body=_pure(_log10)),
+    "asin": _float_function("asin", body=_pure(_asin)),
+    "acos": _float_function("acos", body=_pure(_acos)),
+    "atan": _float_function("atan", body=_pure(_atan)),
+    "sinh": _float_function("sinh", body=_pure(_sinh)),
+    "cosh": _float_function("cosh", body=_pure(_cosh)),
+    "asinh": _float_function("asinh", body=_pure(_asinh)),
+    "acosh": _float_function("acosh", body=_pure(_acosh)),
+    "atanh": _float_function("atanh", body=_pure(_atanh)),
+    "erfc": _float_function("erfc", body=_pure(_erfc)),
+    "atan2": _float_function("atan2", 2, body=_pure(_atan2)),
+    "hypot": _float_function("hypot", 2, body=_pure(_hypot)),
+    "pow": _float_function("pow", 2, body=_pure(_pow)),
     "floor": _rounding("floor"),
     "ceil": _rounding("ceil"),
     "trunc": _rounding("trunc"),
@@ -603,7 +875,7 @@ NAMESPACE: dict[str, object] = {
     "fabs": _same_type_function("fabs", 1, fabs),
     "copysign": _same_type_function("copysign", 2, copysign),
     "fma": _same_type_function("fma", 3, fma),
-    "isnan": _predicate("isnan", _isnan, _false),
+    "isnan": _predicate("isnan", is_nan, _false),
     "isinf": _predicate("isinf", lambda x: fabs(x) == INF, _false),
     "isfinite": _predicate("isfinite", lambda x: fabs(x) < INF, _true),
     "signbit": _predicate("signbit", lambda x: bits(x) < 0, _negative),
