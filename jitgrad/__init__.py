@@ -1,9 +1,36 @@
-"""Gradients for NumPy-style Python on the CPU, compiled by Numba."""
+"""Gradients for NumPy-style Python on the CPU, compiled by Numba.
 
+Tensors record what is done with them (``requires_grad``, ``backward``, ``detach``); operations and their gradients run as
+compiled kernels, kept in a cache on disk. Every operation is a function here, under NumPy's names.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as _np
+
+from jitgrad import errors, linalg
 from jitgrad._version import __version__
 from jitgrad.core.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from jitgrad.ops.catalog import public_names as _public_names
 from jitgrad.tensor import Tensor
 from jitgrad.tensor.creation import asarray, from_dlpack, from_numpy, tensor
 
-globals().update({name: op.function for name, op in _public_names().items() if "." not in name})
+float32, float64, bool_ = _np.float32, _np.float64, _np.bool_
+int8, int16, int32, int64 = _np.int8, _np.int16, _np.int32, _np.int64
+uint8, uint16, uint32, uint64 = _np.uint8, _np.uint16, _np.uint32, _np.uint64
+pi, e, inf, nan, newaxis = _np.pi, _np.e, _np.inf, _np.nan, None
+array = tensor
+
+_operations = {name: op.function for name, op in _public_names().items() if "." not in name}
+globals().update(_operations)
+
+__all__ = [  # noqa: PLE0604
+    "Tensor", "__version__", "array", "asarray", "bool_", "e",
+    "enable_grad", "errors", "float32", "float64", "from_dlpack", "from_numpy", "inf", "int8", "int16", "int32", "int64",
+    "is_grad_enabled", "linalg", "nan", "newaxis", "no_grad", "pi", "set_grad_enabled", "tensor", "uint8", "uint16",
+    "uint32", "uint64", *_operations,
+]  # fmt: skip
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...

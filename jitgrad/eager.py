@@ -15,7 +15,7 @@ import numpy as np
 
 from jitgrad.autodiff.node import GradNode
 from jitgrad.autodiff.rules import Mask, vjp
-from jitgrad.compiler.trace import broadcast, infer, trace
+from jitgrad.compiler.trace import infer, trace
 from jitgrad.core.aval import BOOL, ShapedArray, aval_of, make_aval
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Constant, Graph, Variable
@@ -100,9 +100,10 @@ class Plan:
             folded = (aval.size, count, 1)
         order = None if grouped else tuple(i for i in range(x.ndim) if i not in axes) + axes
         accumulator = np.dtype(impl.accumulator(x.dtype))
-        source = emit_reduction(self.primitive.name, impl, x.dtype, impl.finish)
+        name = f"{self.primitive.name}_forward"
+        source = emit_reduction(name, impl, x.dtype, impl.finish)
         signature = (f"b:{x.dtype.name}", f"b:{accumulator.name}", f"b:{aval.dtype.name}", *["n:int64"] * 3)
-        entry = entry_point(self.primitive.name, source, signature)
+        entry = entry_point(name, source, signature)
         shape, dtype = self.shape, self.dtype
         outer, count, inner = folded
         empty = np.empty
@@ -148,7 +149,7 @@ def _elementwise_entry(
     (out,) = graph.add(primitive, tuple(t.variable for t in inputs), {}, [make_aval((), result)])
     graph.outputs = [out.variable]
     names = [f"x{i}" for i in range(len(dtypes))] if len(dtypes) > 1 else ["x"]
-    return _fused_entry(primitive.name, graph, names, layouts)
+    return _fused_entry(f"{primitive.name}_forward", graph, names, layouts)
 
 
 def _fused_entry(name: str, graph: Graph, names: Sequence[str], layouts: str) -> Callable[..., None]:
@@ -192,7 +193,9 @@ class _Differential:
 
     __slots__ = ("_entries", "graph", "keep", "name", "names", "passes", "plain")
 
-    def __init__(self, primitive: Primitive, dtypes: tuple[np.dtype[Any], ...], out: np.dtype[Any], needs: tuple[int, ...]):
+    def __init__(
+        self, primitive: Primitive, dtypes: tuple[np.dtype[Any], ...], out: np.dtype[Any], needs: tuple[int, ...]
+    ):
         scalars = [make_aval((), d) for d in (out, *dtypes, out)]
         count = len(dtypes)
 
@@ -227,7 +230,9 @@ class _Differential:
 
 
 def _is_negative_of(graph: Graph, output: Any, gradient: Variable) -> bool:
-    return any(n.outputs == (output,) and n.primitive.name == "negative" and n.inputs == (gradient,) for n in graph.nodes)
+    return any(
+        n.outputs == (output,) and n.primitive.name == "negative" and n.inputs == (gradient,) for n in graph.nodes
+    )
 
 
 _differential = functools.cache(_Differential)
@@ -249,7 +254,9 @@ class _Program:
                     constants.append((slots[atom], atom.value))
             return slots[atom]
 
-        self.steps = [(n.primitive, tuple(map(slot, n.inputs)), n.params, tuple(map(slot, n.outputs))) for n in graph.nodes]
+        self.steps = [
+            (n.primitive, tuple(map(slot, n.inputs)), n.params, tuple(map(slot, n.outputs))) for n in graph.nodes
+        ]
         self.outputs = tuple(map(slot, graph.outputs))
         self._slots = (len(slots), constants)
 
@@ -289,7 +296,26 @@ class Recorder:
     ``plain``: structural zeros of the cotangent pass through as they are. ``masks``: new ones arise.
     """
 
-    __slots__ = ("_all_traced", "_differential", "_program", "_traced", "avals", "fresh", "keep", "masks", "name", "needs", "out_avals", "outputs", "params", "plain", "plan", "primitive", "run", "save")
+    __slots__ = (
+        "_all_traced",
+        "_differential",
+        "_program",
+        "_traced",
+        "avals",
+        "fresh",
+        "keep",
+        "masks",
+        "name",
+        "needs",
+        "out_avals",
+        "outputs",
+        "params",
+        "plain",
+        "plan",
+        "primitive",
+        "run",
+        "save",
+    )
 
     def __init__(self, plan: Plan, needs: tuple[int, ...]) -> None:
         self.plan = plan
@@ -325,7 +351,11 @@ class Recorder:
         rule_avals = [*self.out_avals, *self.avals, *self.out_avals]
 
         def rule(*values: Value) -> list[Value]:
-            gs, inputs, outs = values[: self.outputs], values[self.outputs : self.outputs + count], values[self.outputs + count :]
+            gs, inputs, outs = (
+                values[: self.outputs],
+                values[self.outputs : self.outputs + count],
+                values[self.outputs + count :],
+            )
             g, out = (gs[0], outs[0]) if self.outputs == 1 else (gs, outs)
             found = vjp(self.primitive, self.needs, g, None, out, inputs, self.params)
             self._traced = tuple(pair is not None for pair in found)
@@ -374,7 +404,9 @@ class Recorder:
         outs = held[count:]
         out = outs[0] if self.outputs == 1 else tuple(outs)
         if self.outputs > 1:
-            g = tuple(wrap(np.zeros(a.shape, a.dtype)) if x is None else x for x, a in zip(g, self.out_avals, strict=True))
+            g = tuple(
+                wrap(np.zeros(a.shape, a.dtype)) if x is None else x for x, a in zip(g, self.out_avals, strict=True)
+            )
         return vjp(self.primitive, self.needs, g, mask, out, held[:count], self.params)
 
 

@@ -90,7 +90,13 @@ class _Sweep:
             if slots is None:
                 slots = pending[edge] = [None] * edge.recorder.outputs
                 heappush(self.heap, (-edge.tick, edge))
-            slots[slot] = cotangent if slots[slot] is None else np.asarray(slots[slot] + cotangent) if not self.record else slots[slot] + cotangent
+            slots[slot] = (
+                cotangent
+                if slots[slot] is None
+                else np.asarray(slots[slot] + cotangent)
+                if not self.record
+                else slots[slot] + cotangent
+            )
             return
         old = pending.get(edge)
         if old is None:
@@ -250,13 +256,23 @@ def sweep(
                 _check_memory(node)
                 if anomaly:
                     _check_prints(node)
+    token = grad_mode.set((grad_mode.get() or True) if create_graph else False)
+    try:
+        return _propagate(state, starts, wanted)
+    finally:
+        grad_mode.reset(token)
+
+
+def _propagate(
+    state: _Sweep, starts: Sequence[tuple[Edge, int, Any]], wanted: dict[Edge, set[int]]
+) -> dict[Target, Any]:
     arrived: dict[Target, Any] = {}
     for edge, slot, cotangent in starts:
         if state.only is None or edge in state.only:
             state.add(edge, slot, cotangent, None, False)
     heap, pending, owned, visit = state.heap, state.pending, state.owned, state.visit
-    needed = None if state.only is None else {e for n in state.only if isinstance(n, GradNode) for e in (n,)}
-    if targets is None and not create_graph and not anomaly:
+    create_graph = state.record
+    if state.only is None and not create_graph and not state.anomaly:
         _run_usual(state)
     while heap:
         node = heappop(heap)[1]
@@ -268,7 +284,7 @@ def sweep(
         if wanted and node in wanted:
             for slot in wanted[node]:
                 arrived[node, slot] = g[slot] if node.recorder.outputs > 1 else g
-            if not _continues(node, needed, wanted):
+            if not any(e in state.only for e in node.edges or ()):
                 continue
         visit(node, g)
     for edge, cotangent in pending.items():
@@ -327,11 +343,6 @@ def _run_usual(state: _Sweep) -> None:
         if not retain:
             node.edges = None
             node.residuals = ()
-
-
-def _continues(node: GradNode, needed: set[GradNode] | None, wanted: dict[Edge, set[int]]) -> bool:
-    """Whether a target lies further down than this one."""
-    return any(e in wanted or (needed is not None and e in needed) for e in node.edges or ())
 
 
 def _check_prints(node: GradNode) -> None:

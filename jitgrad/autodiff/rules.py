@@ -76,7 +76,10 @@ def vjp(
     match primitive.rule:
         case Partials(partials=partials, masks=masks):
             found = [_through_partial(g, mask, partials[i], masks[i], out, inputs, i) for i in needs]
-            return [(sum_to(ct, inputs[i].shape), m if ct.shape == inputs[i].shape else None) for i, (ct, m) in zip(needs, found, strict=True)]
+            return [
+                (sum_to(ct, inputs[i].shape), m if ct.shape == inputs[i].shape else None)
+                for i, (ct, m) in zip(needs, found, strict=True)
+            ]
         case Linear() as rule:
             return _through_linear(rule, needs, g, mask, out, inputs, params)
         case Bilinear(transposes=transposes):
@@ -85,7 +88,9 @@ def vjp(
             cotangents = rule_vjp(g, out, *inputs, **params)
             return [None if cotangents[i] is None else (cotangents[i], None) for i in needs]
         case _:
-            raise NotDifferentiableError(f"{primitive.name} has no derivative; detach its operands where none is wanted")
+            raise NotDifferentiableError(
+                f"{primitive.name} has no derivative; detach its operands where none is wanted"
+            )
 
 
 def _through_partial(
@@ -130,7 +135,9 @@ def _through_linear(
     return [None if cotangents[i] is None else (cotangents[i], transposed(i)) for i in needs]
 
 
-def jvp(primitive: Primitive, tangents: Sequence[Value | None], out: Any, inputs: Sequence[Value], params: dict[str, Any]) -> Any:
+def jvp(
+    primitive: Primitive, tangents: Sequence[Value | None], out: Any, inputs: Sequence[Value], params: dict[str, Any]
+) -> Any:
     """The tangent of the result; None where it is zero. At least one tangent is given."""
     match primitive.rule:
         case Partials(partials=partials, masks=masks):

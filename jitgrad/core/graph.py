@@ -68,7 +68,9 @@ class Graph:
         self.inputs.append(variable)
         return Tracer(self, variable)
 
-    def add(self, primitive: Primitive, inputs: tuple[Atom, ...], params: dict[str, Any], avals: Sequence[ShapedArray]) -> list[Tracer]:
+    def add(
+        self, primitive: Primitive, inputs: tuple[Atom, ...], params: dict[str, Any], avals: Sequence[ShapedArray]
+    ) -> list[Tracer]:
         """Append a node; its results as tracers."""
         outputs = tuple(Variable(a) for a in avals)
         self.nodes.append(Node(primitive, inputs, params, outputs))
@@ -101,7 +103,9 @@ class Graph:
         for node in self.nodes:
             for atom in node.inputs:
                 if isinstance(atom, Variable) and atom not in defined:
-                    raise GraphError(f"{self.name}: {node.primitive} reads a value that is not defined before it\n{self}")
+                    raise GraphError(
+                        f"{self.name}: {node.primitive} reads a value that is not defined before it\n{self}"
+                    )
             for variable in node.outputs:
                 if variable in defined:
                     raise GraphError(f"{self.name}: {node.primitive} defines a value again\n{self}")

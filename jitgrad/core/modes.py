@@ -26,7 +26,9 @@ class _GradMode:
     def __enter__(self) -> None:
         self._tokens.append(grad_mode.set(self._enabled))
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         grad_mode.reset(self._tokens.pop())
 
     def __call__(self, function: F) -> F:

@@ -139,7 +139,9 @@ class Primitive:
 
     __slots__ = ("definition", "differentiable", "impl", "name", "outputs", "plans", "rule")
 
-    def __init__(self, name: str, impl: Implementation, rule: Rule | None, *, outputs: int = 1, definition: str = "") -> None:
+    def __init__(
+        self, name: str, impl: Implementation, rule: Rule | None, *, outputs: int = 1, definition: str = ""
+    ) -> None:
         if isinstance(rule, Partials) and isinstance(impl, Elementwise) and len(rule.partials) != impl.arity:
             raise DefinitionError(f"{name}: {impl.arity} operands but {len(rule.partials)} partials")
         self.name = name

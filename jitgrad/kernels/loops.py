@@ -114,7 +114,9 @@ def emit_reduction(name: str, impl: Reduce, dtype: np.dtype[Any], finish: Callab
         f"def {name}(x, acc, out, outer, n, inner):",
         *_indent(["if inner == 1:"], 1),
         *_indent(["for o in range(outer):"], 2),
-        *_indent([f"total = {accumulator.name if accumulator != BOOL else 'boolean'}({start})", "for k in range(n):"], 3),
+        *_indent(
+            [f"total = {accumulator.name if accumulator != BOOL else 'boolean'}({start})", "for k in range(n):"], 3
+        ),
         *_indent(["x_i = load(x, o * n + k)", *along], 4),
         *_indent([*end, "store(out, o, result)"], 3),
         *_indent(["else:"], 1),

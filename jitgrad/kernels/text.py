@@ -25,7 +25,9 @@ def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
     try:
         text = textwrap.dedent(inspect.getsource(function))
     except OSError as error:
-        raise DefinitionError(f"the source of {function.__qualname__} is needed to make kernels of it: {error}") from None
+        raise DefinitionError(
+            f"the source of {function.__qualname__} is needed to make kernels of it: {error}"
+        ) from None
     tree = ast.parse(text).body[0]
     if not isinstance(tree, ast.FunctionDef):
         raise DefinitionError(f"{function.__qualname__}: a kernel is made of a `def` function, not a lambda")
@@ -55,7 +57,9 @@ class _Rename(ast.NodeTransformer):
         return node
 
 
-def inline(function: Callable[..., Any], arguments: Sequence[str], target: str, constant_type: str | None = None) -> list[str]:
+def inline(
+    function: Callable[..., Any], arguments: Sequence[str], target: str, constant_type: str | None = None
+) -> list[str]:
     """The lines of ``target = function(*arguments)`` with the body written out.
 
     ``constant_type`` names the conversion for its float constants (``float32`` arithmetic must stay float32).
@@ -78,7 +82,9 @@ def inline(function: Callable[..., Any], arguments: Sequence[str], target: str, 
     rename = _Rename(names, constant_type)
     for statement in statements:
         if not isinstance(statement, ast.Assign | ast.AugAssign):
-            raise DefinitionError(f"{function.__qualname__}: a scalar body is assignments and one return; use scalar.sel for if")
+            raise DefinitionError(
+                f"{function.__qualname__}: a scalar body is assignments and one return; use scalar.sel for if"
+            )
         lines += ast.unparse(ast.fix_missing_locations(rename.visit(_copy(statement)))).splitlines()
     if not isinstance(last, ast.Return) or last.value is None:
         raise DefinitionError(f"{function.__qualname__}: a scalar body ends with its one return")
@@ -87,7 +93,11 @@ def inline(function: Callable[..., Any], arguments: Sequence[str], target: str, 
 
 
 def _copy(node: Any) -> Any:
-    return ast.parse(ast.unparse(node)).body[0] if isinstance(node, ast.stmt) else ast.parse(ast.unparse(node), mode="eval").body
+    return (
+        ast.parse(ast.unparse(node)).body[0]
+        if isinstance(node, ast.stmt)
+        else ast.parse(ast.unparse(node), mode="eval").body
+    )
 
 
 @functools.cache

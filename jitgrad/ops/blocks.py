@@ -154,7 +154,9 @@ def elementwise(
                 tuple(partials) if partials is not None else (None,) * arity,
                 tuple(masks) if masks is not None else (None,) * arity,
             )
-        primitive = Primitive(name, Elementwise(body, arity, result, fixed or {}, refuses), rule, definition=user_line(2))
+        primitive = Primitive(
+            name, Elementwise(body, arity, result, fixed or {}, refuses), rule, definition=user_line(2)
+        )
         domains = (domain,) * arity if isinstance(domain, Domain) else tuple(domain)
         return Operation(
             _named(primitive, body),

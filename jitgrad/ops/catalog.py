@@ -7,12 +7,12 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from jitgrad.errors import DefinitionError
-from jitgrad.ops import comparison, elementwise, indexing, linalg, products, reduction, shape
+from jitgrad.ops import comparison, elementwise, indexing, joining, linalg, products, reduction, shape
 from jitgrad.ops.blocks import Operation
 
 __all__ = ["operations"]
 
-_MODULES: Final[tuple[ModuleType, ...]] = (elementwise, comparison, reduction, shape, indexing, products, linalg)
+_MODULES: Final[tuple[ModuleType, ...]] = (elementwise, comparison, reduction, shape, joining, indexing, products, linalg)
 
 
 @functools.cache
@@ -27,7 +27,9 @@ def operations() -> MappingProxyType[str, Operation[..., Any]]:
             if isinstance(value, Operation) and value.function.__module__ == module.__name__:
                 full = f"{value.namespace}.{name}" if value.namespace else name
                 if full in found:
-                    raise DefinitionError(f"two operations are named {full}: {found[full].function.__module__} and {module.__name__}")
+                    raise DefinitionError(
+                        f"two operations are named {full}: {found[full].function.__module__} and {module.__name__}"
+                    )
                 found[full] = value
     return MappingProxyType(found)
 
@@ -37,7 +39,8 @@ def public_names() -> MappingProxyType[str, Operation[..., Any]]:
     """Operations by every name they are known under, aliases included."""
     names: dict[str, Operation[..., Any]] = dict(operations())
     for op in operations().values():
-        for alias in op.aliases:
+        for short in op.aliases:
+            alias = f"{op.namespace}.{short}" if op.namespace else short
             if alias in names and names[alias] is not op:
                 raise DefinitionError(f"the name {alias} belongs to {names[alias].name} and {op.name}")
             names[alias] = op

@@ -83,7 +83,12 @@ def flip_view(x, *, axes):
     return np.flip(x, axes)
 
 
-@view(transpose=lambda g, x, *, offset, axis1, axis2: place_diagonal(g, shape=x.shape, offset=offset, axis1=axis1, axis2=axis2), holes=True)
+@view(
+    transpose=lambda g, x, *, offset, axis1, axis2: place_diagonal(
+        g, shape=x.shape, offset=offset, axis1=axis1, axis2=axis2
+    ),
+    holes=True,
+)
 def diagonal_view(x, *, offset, axis1, axis2):
     return np.diagonal(x, offset, axis1, axis2)
 
@@ -289,14 +294,18 @@ def _rows(array: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array).reshape(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
 
 
+def _taken(x: Any, positions: Any, axis: int) -> tuple[int, ...]:
+    return (*x.shape[:axis], positions.size, *x.shape[axis + 1 :])
+
+
 @host(
-    infer=lambda x, positions, *, axis: make_aval((*x.shape[:axis], positions.size, *x.shape[axis + 1 :]), x.dtype),
+    infer=lambda x, positions, *, axis: make_aval(_taken(x, positions, axis), x.dtype),
     transpose=lambda g, x, positions, *, axis: add_at(g, positions, shape=x.shape, axis=axis),
     holes=True,
 )
 def take_at(x, positions, *, axis):
     """Rows of an axis, chosen by a 1-d array of positions (in bounds and non-negative)."""
-    out = np.empty((*x.shape[:axis], positions.size, *x.shape[axis + 1 :]), x.dtype)
+    out = np.empty(_taken(x, positions, axis), x.dtype)
     take_kernel(_rows(x, axis), np.ascontiguousarray(positions), _rows(out, axis))
     return out
 
@@ -354,7 +363,7 @@ def _pile_transpose(g: Value, *parts: Value, axis: int) -> tuple[Value, ...]:
 
 @host(infer=_pile_aval, transpose=_pile_transpose, argnums=None)
 def pile(*parts, axis):
-    """Values of one dtype and shape along a new axis (no views of the parts are made, so they stay unaliased)."""
+    """Values of one dtype and shape along a new axis (without views of the parts, which would alias them)."""
     return np.stack(parts, axis)
 
 

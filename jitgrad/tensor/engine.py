@@ -13,11 +13,11 @@ from jitgrad.autodiff.reverse import fingerprints
 from jitgrad.compiler.trace import atom_of, infer
 from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, check_dtype, result_dtype
 from jitgrad.core.graph import Tracer
+from jitgrad.core.memory import owner
 from jitgrad.core.modes import grad_mode
 from jitgrad.core.primitive import Elementwise, Primitive, View
-from jitgrad.core.memory import owner
 from jitgrad.eager import Plan, plan_for
-from jitgrad.errors import DtypeError, ShapeError, UnsupportedError, user_line
+from jitgrad.errors import DtypeError, ShapeError, user_line
 from jitgrad.ops.linear import convert, stack_values
 from jitgrad.tensor.storage import link_view, share_memory
 from jitgrad.tensor.tensor import Tensor, make
@@ -45,7 +45,12 @@ def as_tensor(obj: Any, what: str = "argument") -> Tensor:
     if isinstance(obj, np.ndarray):
         dtype = check_dtype(obj.dtype, what)
         itemsize = dtype.itemsize
-        if obj.dtype != dtype or not obj.flags.aligned or any(s % itemsize for s in obj.strides) or type(obj) is not np.ndarray:
+        if (
+            obj.dtype != dtype
+            or not obj.flags.aligned
+            or any(s % itemsize for s in obj.strides)
+            or type(obj) is not np.ndarray
+        ):
             obj = np.array(obj, dtype)
         return wrap(obj)
     if isinstance(obj, _SCALARS):
@@ -116,7 +121,9 @@ def _constant(value: Any, dtype: np.dtype[Any]) -> Tensor:
 def _elementwise_operands(primitive: Primitive, impl: Elementwise, args: tuple[Any, ...]) -> list[Tensor]:
     """The operands in the one dtype that NumPy's promotion gives, each conversion recorded as an operation."""
     name = primitive.name
-    converted: list[Any] = [a if type(a) in _SCALARS else as_tensor(a, f"{name}, operand {i + 1}") for i, a in enumerate(args)]
+    converted: list[Any] = [
+        a if type(a) in _SCALARS else as_tensor(a, f"{name}, operand {i + 1}") for i, a in enumerate(args)
+    ]
     deciding = [a.dtype if isinstance(a, Tensor) else a for i, a in enumerate(converted) if i not in impl.fixed]
     dtype = result_dtype(*deciding)
     if impl.result == "float" and dtype.kind != "f":
@@ -349,4 +356,6 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
 
 def is_operand(obj: Any) -> bool:
     """Whether an operator should try to make a tensor of the other operand."""
-    return isinstance(obj, bool | int | float | complex | np.ndarray | np.generic | list | tuple | Tensor) or hasattr(obj, "__array__")
+    return isinstance(obj, bool | int | float | complex | np.ndarray | np.generic | list | tuple | Tensor) or hasattr(
+        obj, "__array__"
+    )

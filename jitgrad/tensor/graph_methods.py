@@ -163,7 +163,9 @@ def detach_(self: Tensor) -> Tensor:
     Raises GraphError on a view, whose base would keep the history.
     """
     if self._chain:
-        raise GraphError("detach_() of a view: its base has the history. Detach the base, or use .detach() for a new tensor")
+        raise GraphError(
+            "detach_() of a view: its base has the history. Detach the base, or use .detach() for a new tensor"
+        )
     self._set_edge(None, 0)
     self._leaf = None
     self._origin = "detach"

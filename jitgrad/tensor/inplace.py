@@ -40,7 +40,9 @@ def _check_target(target: Tensor, operation: str) -> None:
     array = target._value
     if isinstance(array, np.ndarray):
         if any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
-            raise InPlaceError(f"{operation}: several elements of this broadcast tensor share one memory; write to its .clone()")
+            raise InPlaceError(
+                f"{operation}: several elements of this broadcast tensor share one memory; write to its .clone()"
+            )
         if not array.flags.writeable:
             raise InPlaceError(f"{operation}: the memory of this tensor is read-only; write to its .clone()")
 
@@ -62,7 +64,9 @@ def _fitted(target: Tensor, value: Tensor, operation: str, shape: tuple[int, ...
         value = expand(value, shape=shape)
     if value.dtype != target.dtype:
         if not np.can_cast(value.dtype, target.dtype, "same_kind"):
-            raise DtypeError(f"{operation}: a {value.dtype} result does not go into a {target.dtype} tensor; convert it first")
+            raise DtypeError(
+                f"{operation}: a {value.dtype} result does not go into a {target.dtype} tensor; convert it first"
+            )
         value = convert(value, dtype=target.dtype)
     return value
 

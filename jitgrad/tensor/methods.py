@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from jitgrad.core.primitive import Elementwise
-from jitgrad.errors import ConversionError, UnsupportedError, user_line
 from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import operations
 from jitgrad.ops.indexing import getitem
@@ -100,7 +99,9 @@ def _reflected(op: Operation[..., Any]) -> Callable[[Tensor, Any], Any]:
     return reflected
 
 
-def _augmented(op: Operation[..., Any], forward: Callable[[Tensor, Any], Any], symbol: str) -> Callable[[Tensor, Any], Any]:
+def _augmented(
+    op: Operation[..., Any], forward: Callable[[Tensor, Any], Any], symbol: str
+) -> Callable[[Tensor, Any], Any]:
     def augmented(self: Tensor, other: Any) -> Any:
         result = forward(self, other)
         if result is NotImplemented:

@@ -21,7 +21,17 @@ from jitgrad.eager import plan_for
 from jitgrad.ops.linear import ViewChain
 from jitgrad.tensor.tensor import Tensor
 
-__all__ = ["History", "Storage", "aliased", "history_edge", "is_held", "link_view", "rebase", "share_memory", "storage_of"]
+__all__ = [
+    "History",
+    "Storage",
+    "aliased",
+    "history_edge",
+    "is_held",
+    "link_view",
+    "rebase",
+    "share_memory",
+    "storage_of",
+]
 
 
 class _Members:

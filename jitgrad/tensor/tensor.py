@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +14,15 @@ from jitgrad.core.graph import Tracer
 from jitgrad.errors import DtypeError, GradientWarning, GraphError
 
 __all__ = ["Tensor"]
+
+
+if TYPE_CHECKING:
+
+    class _Binary:
+        def __get__(self, tensor: Any, owner: Any) -> Callable[[Any], Tensor]: ...
+
+    class _Unary:
+        def __get__(self, tensor: Any, owner: Any) -> Callable[[], Tensor]: ...
 
 
 class Tensor:
@@ -42,6 +52,23 @@ class Tensor:
     _history: Any = None
     _chain: tuple[Any, ...] = ()
     _origin: str | None = None  # why it is untracked, where that is known
+
+    if TYPE_CHECKING:  # operators and methods come from the operation blocks, see methods.py
+        __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = _Binary()
+        __mul__ = __rmul__ = __imul__ = __truediv__ = __rtruediv__ = __itruediv__ = _Binary()
+        __floordiv__ = __rfloordiv__ = __ifloordiv__ = __mod__ = __rmod__ = __imod__ = _Binary()
+        __pow__ = __rpow__ = __ipow__ = __matmul__ = __rmatmul__ = __imatmul__ = _Binary()
+        __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _Binary()
+        __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _Binary()
+        __neg__ = __pos__ = __abs__ = __invert__ = _Unary()
+
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+        def __len__(self) -> int: ...
+        def __iter__(self) -> Iterator[Tensor]: ...
+        def __float__(self) -> float: ...
+        def __int__(self) -> int: ...
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]: ...
+        def __getattr__(self, name: str) -> Any: ...
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
         """Tensors are made by functions; the class itself is for ``isinstance``."""
@@ -151,7 +178,9 @@ class Tensor:
     @property
     def retains_grad(self) -> bool:
         """Whether this non-leaf keeps its gradient."""
-        return isinstance(self._edge, GradNode) and self._edge.retained is not None and self._slot in self._edge.retained
+        return (
+            isinstance(self._edge, GradNode) and self._edge.retained is not None and self._slot in self._edge.retained
+        )
 
     @property
     def grad(self) -> Tensor | None:
@@ -207,7 +236,9 @@ class Tensor:
     def _array(self, what: str) -> np.ndarray[Any, Any]:
         """The ndarray behind an eager tensor."""
         if isinstance(self._value, Tracer):
-            raise GraphError(f"{what} of a traced value: it has no number yet; keep the computation in jitgrad functions (jg.where)")
+            raise GraphError(
+                f"{what} of a traced value: it has no number yet; keep the computation in jitgrad functions (jg.where)"
+            )
         return self._value  # type: ignore[no-any-return]
 
 
