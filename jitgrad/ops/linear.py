@@ -6,6 +6,7 @@ axes, full shapes, hashable indices); the public functions of the other modules 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, TypeAlias
 
@@ -80,7 +81,7 @@ def expand(x, *, shape):
 
 @view(transpose=lambda g, x, *, axes: flip_view(g, axes=axes))
 def flip_view(x, *, axes):
-    return np.flip(x, axes)
+    return x[(*(slice(None, None, -1 if i in axes else None) for i in range(x.ndim)), ...)]
 
 
 @view(
@@ -156,6 +157,7 @@ BasicIndex: TypeAlias = tuple[int | None | tuple[int | None, int | None, int | N
 """A hashable basic index: ints, None for a new axis, and (start, stop, step) for slices."""
 
 
+@functools.lru_cache(1024)
 def to_numpy_index(index: BasicIndex) -> tuple[Any, ...]:
     """The index as NumPy takes it."""
     return (*(slice(*i) if isinstance(i, tuple) else i for i in index), ...)  # the dots keep a scalar an array
