@@ -14,6 +14,7 @@ from jitgrad.core.modes import enable_grad, is_grad_enabled, no_grad, set_grad_e
 from jitgrad.ops.catalog import public_names as _public_names
 from jitgrad.tensor import Tensor
 from jitgrad.tensor.creation import asarray, from_dlpack, from_numpy, tensor
+from jitgrad.tensor.methods import public_function as _public_function
 
 float32, float64, bool_ = _np.float32, _np.float64, _np.bool_
 int8, int16, int32, int64 = _np.int8, _np.int16, _np.int32, _np.int64
@@ -21,7 +22,7 @@ uint8, uint16, uint32, uint64 = _np.uint8, _np.uint16, _np.uint32, _np.uint64
 pi, e, inf, nan, newaxis = _np.pi, _np.e, _np.inf, _np.nan, None
 array = tensor
 
-_operations = {name: op.function for name, op in _public_names().items() if "." not in name}
+_operations = {name: _public_function(op) for name, op in _public_names().items() if "." not in name}
 globals().update(_operations)
 
 __all__ = [  # noqa: PLE0604

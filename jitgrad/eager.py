@@ -38,7 +38,7 @@ class Plan:
     ``entry`` (elementwise only) takes the operands and a fresh result; ``run`` takes the operands and allocates.
     """
 
-    __slots__ = ("aval", "avals", "dtype", "entry", "params", "primitive", "recorders", "run", "shape")
+    __slots__ = ("aval", "avals", "dtype", "entry", "params", "primitive", "recorders", "run", "settled", "shape", "step")
 
     def __init__(self, primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> None:
         self.primitive = primitive
@@ -47,6 +47,8 @@ class Plan:
         self.recorders: dict[tuple[int, ...], Recorder] = {}
         self.entry: Callable[..., None] | None = None
         self.aval: ShapedArray | None = None
+        self.settled = all(a.contiguous for a in avals)  # then the layout of the result does not change either
+        self.step = (primitive, tuple(params.items()))
         self.shape: tuple[int, ...] = ()
         self.dtype: np.dtype[Any] = avals[0].dtype if avals else BOOL
         self.run: Callable[..., Any]

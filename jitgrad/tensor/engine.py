@@ -175,14 +175,22 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
         if tracked:
             record(plan, operands, results)
         return results
-    result = make(found, plan.aval or aval_of(found))
+    result: Tensor = _new(Tensor)
+    result._value = found
+    aval = plan.aval
+    if aval is None:
+        aval = aval_of(found)
+        if plan.settled:
+            plan.aval = aval
+    result._aval = aval
     if tracked:
         record(plan, operands, (result,))
-    if type(impl) is View and owner(found) is owner(arrays[0]):
-        base = operands[0]
-        share_memory(base, result)
-        if primitive.rule is not None and grad_mode.get():
-            link_view(base, result, (primitive, tuple(params.items())))
+    if type(impl) is View:
+        base, array = operands[0], arrays[0]
+        if found.base is array or (found.base is not None and found.base is array.base) or owner(found) is owner(array):
+            share_memory(base, result)
+            if primitive.rule is not None and grad_mode.get():
+                link_view(base, result, plan.step)
     return result
 
 
@@ -200,6 +208,14 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
 def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
     """Give the results their place in the graph, if an operand is tracked and grad mode is on."""
     mode = grad_mode.get()
+    if mode is True and len(operands) == 1:
+        recorder = plan.recorders.get(_FIRST)  # there is one only where the result is differentiable
+        operand = operands[0]
+        if recorder is not None and recorder.outputs == 1 and not operand._slot:
+            result = results[0]
+            residuals = tuple([_kept(operand if i == 0 else result) for i in recorder.keep]) if recorder.keep else ()
+            result._edge = GradNode(recorder, (operand._edge,), residuals)
+            return
     primitive = plan.primitive
     differentiable = primitive.differentiable
     needs = tuple([i for i, t in enumerate(operands) if t._edge is not None and differentiable(i)])

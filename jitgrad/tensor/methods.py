@@ -15,7 +15,7 @@ from jitgrad.tensor.engine import apply, binary_function, is_operand, unary_func
 from jitgrad.tensor.inplace import assign, set_item
 from jitgrad.tensor.tensor import Tensor
 
-__all__ = ["install_methods"]
+__all__ = ["install_methods", "public_function"]
 
 _BINARY: Final = {
     "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
@@ -43,6 +43,33 @@ def install_methods() -> None:
     _put("copy_", lambda self, source: assign(self, source, "copy_"))
     _put("fill_", lambda self, value: assign(self, value, "fill_"))
     _put("zero_", lambda self: assign(self, 0, "zero_"))
+
+
+def public_function(op: Operation[..., Any]) -> Callable[..., Any]:
+    """The function under which an operation is exported: elementwise ones take the short way for tensors."""
+    primitive = op.primitive
+    if primitive is None or not isinstance(primitive.impl, Elementwise) or primitive.impl.arity > 2:
+        return op.function
+    general = op.function
+    if primitive.impl.arity == 1:
+        fast = unary_function(primitive)
+
+        @functools.wraps(general)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if len(args) == 1 and type(args[0]) is Tensor and not kwargs:
+                return fast(args[0])
+            return general(*args, **kwargs)
+
+        return function
+    operator = binary_function(primitive)
+
+    @functools.wraps(general)
+    def function_of_two(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 2 and type(args[0]) is Tensor and type(args[1]) is Tensor and not kwargs:
+            return operator(*args)
+        return general(*args, **kwargs)
+
+    return function_of_two
 
 
 def _put(name: str, function: Any) -> None:

@@ -34,6 +34,9 @@ __all__ = [
 ]
 
 
+_reference = weakref.ref
+
+
 class _Members:
     """Weak references to tensors; dead ones are dropped when their number has doubled."""
 
@@ -41,14 +44,14 @@ class _Members:
 
     def __init__(self) -> None:
         self._references: list[weakref.ref[Tensor]] = []
-        self._limit = 8
+        self._limit = 16
 
     def add(self, tensor: Tensor) -> None:
         references = self._references
         if len(references) >= self._limit:
             references[:] = [r for r in references if r() is not None]
-            self._limit = max(8, 2 * len(references))
-        references.append(weakref.ref(tensor))
+            self._limit = max(16, 2 * len(references))
+        references.append(_reference(tensor))
 
     def alive(self) -> list[Tensor]:
         return [t for r in self._references if (t := r()) is not None]
@@ -68,14 +71,12 @@ class Storage:
 class History:
     """The history of a base tensor, which views of it follow."""
 
-    __slots__ = ("aval", "edge", "members", "slot")
+    __slots__ = ("aval", "edge", "slot")
 
     def __init__(self, base: Tensor) -> None:
         self.edge: Edge | None = base._edge
         self.slot = base._slot
         self.aval: ShapedArray = base._aval
-        self.members = _Members()
-        self.members.add(base)
 
 
 def storage_of(tensor: Tensor) -> Storage:
@@ -89,7 +90,9 @@ def storage_of(tensor: Tensor) -> Storage:
 
 def share_memory(tensor: Tensor, alias: Tensor) -> None:
     """``alias`` was made on the memory of ``tensor``."""
-    storage = storage_of(tensor)
+    storage = tensor._storage
+    if storage is None:
+        storage = storage_of(tensor)
     alias._storage = storage
     storage.members.add(alias)
 
@@ -101,7 +104,6 @@ def link_view(base: Tensor, view: Tensor, step: tuple[Any, tuple[tuple[str, Any]
         history = base._history = History(base)
     view._history = history
     view._chain = (*base._chain, step)
-    history.members.add(view)
 
 
 def aliased(tensor: Tensor) -> bool:
@@ -149,7 +151,9 @@ def rebase(tensor: Tensor, edge: Edge | None, slot: int) -> None:
         tensor._set_edge(edge, slot)
         return
     history.edge, history.slot = edge, slot
-    for member in history.members.alive():
+    for member in storage_of(tensor).members.alive():  # views share memory, or the history would mean nothing
+        if member._history is not history:
+            continue
         if member._chain:
             member._set_edge(_view_edge(history, member._chain) if edge is not None else None, 0)
         else:
