@@ -1,14 +1,30 @@
-"""Normalising what users write: axes, shapes and single integers."""
+"""Normalising what users write (axes, shapes, single integers), and laying arrays out along reduced axes."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from jitgrad.errors import ArgumentError, ShapeError, UnsupportedError
 
-__all__ = ["axes_of", "axis_of", "index_of", "shape_of"]
+__all__ = [
+    "axes_of",
+    "axis_of",
+    "extent_of",
+    "flat_offsets",
+    "from_rows",
+    "index_of",
+    "outer_inner",
+    "reduced_axes",
+    "rows_of",
+    "shape_of",
+]
+
+Array = np.ndarray[Any, Any]
 
 
 def index_of(value: Any, what: str) -> int:
@@ -39,7 +55,66 @@ def axes_of(axis: Any, ndim: int, what: str = "axis") -> tuple[int, ...]:
     return (axis_of(axis, ndim, what),)
 
 
+def reduced_axes(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
+    """``axes_of`` for a reduction: as in NumPy, a scalar may be reduced over its axis 0 or -1.
+
+    ``what`` names the operation in errors.
+    """
+    if (
+        ndim == 0
+        and not isinstance(axis, tuple | list)
+        and axis is not None
+        and index_of(axis, f"axis of {what}") in (0, -1)
+    ):
+        return ()
+    return axes_of(axis, ndim, f"{what}: axis")
+
+
 def shape_of(shape: Any, what: str = "shape") -> tuple[int, ...]:
     """A tuple of ints of a shape or a single extent."""
     items: Sequence[Any] = shape if isinstance(shape, tuple | list) else (shape,)
     return tuple(index_of(n, what) for n in items)
+
+
+# --------------------------------------------------------------------------- layouts for array kernels
+
+
+def extent_of(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    """How many elements a reduction over these axes folds into one."""
+    return math.prod(shape[i] for i in axes)
+
+
+def _order(ndim: int, axes: tuple[int, ...]) -> tuple[int, ...]:
+    return (*(i for i in range(ndim) if i not in axes), *axes)
+
+
+def rows_of(array: Array, axes: tuple[int, ...]) -> Array:
+    """C-contiguous (rows, n): one row for each place of the other axes, along it the elements over ``axes``."""
+    n = extent_of(array.shape, axes)
+    if axes != tuple(range(array.ndim - len(axes), array.ndim)):
+        array = array.transpose(_order(array.ndim, axes))
+    rows = math.prod(array.shape[: array.ndim - len(axes)])
+    return np.ascontiguousarray(array).reshape(rows, n)
+
+
+def from_rows(rows: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
+    """The array of the given shape whose ``rows_of`` are these."""
+    order = _order(len(shape), axes)
+    if order == tuple(range(len(shape))):
+        return rows.reshape(shape)
+    moved = rows.reshape([shape[i] for i in order])
+    return np.ascontiguousarray(moved.transpose(np.argsort(order)))
+
+
+def outer_inner(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
+    """The shape with the axes before and behind one axis collapsed."""
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def flat_offsets(shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
+    """For each place along ``axes``, in C order: how far it is from their origin in a C-contiguous array."""
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    total = np.zeros((), np.int64)
+    for i in axes:
+        total = np.add.outer(total, np.arange(shape[i]) * strides[i])
+    return total.reshape(-1)
