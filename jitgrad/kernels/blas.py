@@ -22,6 +22,7 @@ __all__ = ["NAMESPACE"]
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _POINTER = _I8.as_pointer()
+_PIVOT: Final = numba_linalg.F_INT_nbtype
 _KINDS: Final = {types.float64: "d", types.float32: "s"}
 
 
@@ -76,9 +77,9 @@ class _Call:
         return self.builder.sext(status, _I64)
 
 
-def _routine(arity: int, ranks: str, emit: Callable[[_Call], Any]) -> Any:
-    """An intrinsic over ``arity`` arguments; ``ranks`` has a digit for an array of that rank, ``?`` for a bool, and
-    ``i`` for a vector of pivots. The result is LAPACK's ``info``: 0, or what the routine says with it."""
+def _routine(ranks: str, emit: Callable[[_Call], Any]) -> Any:
+    """An intrinsic; ``ranks`` has for each argument a digit (an array of that rank), ``?`` (a bool), or ``i`` (a vector
+    of pivots). The result is LAPACK's ``info``: 0, or what the routine says with it."""
 
     def typed(*args: Any) -> Any:
         numba_linalg._check_lapack_int_width()
@@ -86,9 +87,14 @@ def _routine(arity: int, ranks: str, emit: Callable[[_Call], Any]) -> Any:
         for argument, rank in zip(args, ranks, strict=True):
             if rank == "?":
                 continue
-            if not isinstance(argument, types.Array) or argument.layout != "C" or argument.ndim != (1 if rank == "i" else int(rank)):
+            if not isinstance(argument, types.Array) or argument.layout != "C":
                 return None
-            if rank != "i":
+            if rank == "i":
+                if argument.dtype != _PIVOT or argument.ndim != 1:
+                    return None
+            elif argument.ndim != int(rank):
+                return None
+            else:
                 dtypes.add(argument.dtype)
         if len(dtypes) != 1 or not dtypes.issubset(_KINDS):
             return None
@@ -98,7 +104,7 @@ def _routine(arity: int, ranks: str, emit: Callable[[_Call], Any]) -> Any:
 
         return types.int64(*args), generate
 
-    names = ", ".join(f"a{i}" for i in range(arity))
+    names = ", ".join(f"a{i}" for i in range(len(ranks)))
     scope: dict[str, Any] = {"typed": typed}
     exec(f"def routine(typingctx, {names}):\n    return typed({names})", scope)
     return intrinsic(scope["routine"])
@@ -160,13 +166,14 @@ def _orgqr(c: _Call) -> Any:
 
 
 NAMESPACE: Final[dict[str, Any]] = {
-    "gemm": _routine(5, "222??", _gemm),
-    "gemv": _routine(4, "211?", _gemv),
-    "getrf": _routine(2, "2i", _getrf),
-    "gesv": _routine(3, "22i", _gesv),
-    "potrf": _routine(2, "2?", _potrf),
-    "syevd": _routine(4, "21??", _syevd),
-    "gesdd": _routine(4, "2122", _gesdd),
-    "geqrf": _routine(2, "21", _geqrf),
-    "orgqr": _routine(2, "21", _orgqr),
+    "pivot": _PIVOT,
+    "gemm": _routine("222??", _gemm),
+    "gemv": _routine("211?", _gemv),
+    "getrf": _routine("2i", _getrf),
+    "gesv": _routine("22i", _gesv),
+    "potrf": _routine("2?", _potrf),
+    "syevd": _routine("21??", _syevd),
+    "gesdd": _routine("2122", _gesdd),
+    "geqrf": _routine("21", _geqrf),
+    "orgqr": _routine("21", _orgqr),
 }
