@@ -13,6 +13,7 @@ from typing import Any
 import llvmlite
 import numba
 import numpy as np
+import scipy
 from numba.core import types
 from numba.core.compiler import CompileResult, Flags, compile_extra
 from numba.core.registry import cpu_target
@@ -20,13 +21,14 @@ from numba.core.serialize import dumps
 
 from jitgrad._version import __version__
 from jitgrad.errors import JitgradError
-from jitgrad.kernels import buffer, vecmath
+from jitgrad.kernels import blas, buffer, vecmath
 
 __all__ = ["cpu", "deserialize", "make", "options", "serialize", "versions"]
 
 _NAMESPACE: dict[str, Any] = {
     "__name__": __name__,  # kernels belong to a module that can be imported, else they cannot be loaded again
     **vecmath.NAMESPACE,
+    **blas.NAMESPACE,
     **buffer.INTRINSICS,
     "np": np,
     "INF": float("inf"),
@@ -74,6 +76,7 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "numba": numba.__version__,
         "llvmlite": llvmlite.__version__,
+        "scipy": scipy.__version__,  # its BLAS: the width of its integers is checked when a kernel is compiled
     }
 
 
