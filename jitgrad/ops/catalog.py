@@ -7,12 +7,14 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from jitgrad.errors import DefinitionError
-from jitgrad.ops import comparison, elementwise, indexing, joining, linalg, products, reduction, shape
+from jitgrad.ops import comparison, creation, elementwise, indexing, joining, linalg, products, reduction, shape
 from jitgrad.ops.blocks import Operation
 
 __all__ = ["operations"]
 
-_MODULES: Final[tuple[ModuleType, ...]] = (elementwise, comparison, reduction, shape, joining, indexing, products, linalg)
+_MODULES: Final[tuple[ModuleType, ...]] = (
+    elementwise, comparison, reduction, shape, joining, indexing, creation, products, linalg,
+)  # fmt: skip
 
 
 @functools.cache
