@@ -17,6 +17,7 @@ import scipy
 from numba.core import types
 from numba.core.compiler import CompileResult, Flags, compile_extra
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 from jitgrad._version import __version__
@@ -128,4 +129,6 @@ def serialize(result: CompileResult) -> bytes:
 
 def deserialize(payload: bytes) -> CompileResult:
     """The kernel of ``serialize``; the caller vouches for where the bytes come from."""
+    if b"NRT_" in payload:  # its code calls Numba's run-time library, which Numba makes ready only when it compiles
+        rtsys.initialize(cpu_target.target_context)
     return CompileResult._rebuild(cpu_target.target_context, *pickle.loads(payload))
