@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitgrad.autodiff.node import GradNode
-from jitgrad.autodiff.rules import Mask, vjp
+from jitgrad.autodiff.rules import Mask, is_plain, vjp
 from jitgrad.compiler.trace import infer, trace
 from jitgrad.core.aval import BOOL, ShapedArray, aval_of, make_aval
 from jitgrad.core.dispatch import wrap
@@ -201,8 +201,13 @@ class _Differential:
         scalars = [make_aval((), d) for d in (out, *dtypes, out)]
         count = len(dtypes)
 
+        plain: list[bool] = []
+
         def rule(g: Value, *values: Value) -> list[Value]:
             found = vjp(primitive, needs, g, None, values[count], values[:count], {})
+            if isinstance(primitive.rule, Partials):
+                slopes = [primitive.rule.partials[i] for i in needs]
+                plain.extend(s is not None and is_plain(s(values[count], *values[:count])) for s in slopes)
             return [pair[0] for pair in found if pair is not None]
 
         self.name = f"{primitive.name}_backward"
@@ -210,9 +215,7 @@ class _Differential:
         # what passes the cotangent on as it is needs no kernel
         gradient = graph.inputs[0]
         self.passes = tuple(o is gradient for o in graph.outputs)
-        self.plain = all(self.passes) or all(
-            o is gradient or _is_negative_of(graph, o, gradient) for o in graph.outputs
-        )
+        self.plain = all(plain)
         graph.outputs = [o for o in graph.outputs if o is not gradient]
         used = graph.used_inputs()
         self.keep = tuple(i for i, v in enumerate(graph.inputs[1:]) if v in used)
@@ -229,12 +232,6 @@ class _Differential:
         if found is None:
             found = self._entries[key] = _fused_entry(self.name, self.graph, self.names, layouts)
         return found
-
-
-def _is_negative_of(graph: Graph, output: Any, gradient: Variable) -> bool:
-    return any(
-        n.outputs == (output,) and n.primitive.name == "negative" and n.inputs == (gradient,) for n in graph.nodes
-    )
 
 
 _differential = functools.cache(_Differential)

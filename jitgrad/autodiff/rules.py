@@ -18,7 +18,7 @@ from jitgrad.errors import NotDifferentiableError
 from jitgrad.ops.elementwise import where
 from jitgrad.ops.linear import expand, sum_to
 
-__all__ = ["Mask", "jvp", "scaled", "union", "vjp"]
+__all__ = ["Mask", "is_plain", "jvp", "scaled", "union", "vjp"]
 
 
 class Mask:
@@ -60,6 +60,11 @@ def scaled(g: Value, partial: Value) -> Value:
     return g * partial
 
 
+def is_plain(partial: Value) -> bool:
+    """Whether a partial derivative is 1 or -1, through which structural zeros need not be selected again."""
+    return isinstance(partial, float | int) and abs(partial) == 1
+
+
 Cotangent = tuple[Value, Mask | None]
 
 
@@ -97,14 +102,13 @@ def _through_partial(
     g: Value, mask: Mask | None, partial: Any, own_mask: Any, out: Value, inputs: Sequence[Value], i: int
 ) -> Cotangent:
     slope = 1.0 if partial is None else partial(out, *inputs)
-    plain = isinstance(slope, float | int) and abs(slope) == 1
     cotangent = scaled(g, slope)
     if own_mask is not None:
         chosen = own_mask(out, *inputs)
         if mask is not None:
             chosen = chosen & mask.get()
         return where(chosen, cotangent, 0.0), Mask(lambda: chosen)
-    if mask is not None and not plain:
+    if mask is not None and not is_plain(slope):
         cotangent = where(mask.get(), cotangent, 0.0)
     return cotangent, mask
 
