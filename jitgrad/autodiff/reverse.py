@@ -15,10 +15,11 @@ import numpy as np
 
 from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.autodiff.rules import Mask, union
-from jitgrad.core.dispatch import wrap
+from jitgrad.core.dispatch import as_value, wrap
 from jitgrad.core.memory import any_writes, overwritten
-from jitgrad.core.modes import grad_mode
-from jitgrad.errors import AnomalyError, InPlaceError, ReleasedGraphError
+from jitgrad.core.modes import Anomaly, grad_mode, recording_mode
+from jitgrad.errors import AnomalyError, InPlaceError, ReleasedGraphError, ShapeError
+from jitgrad.ops.linear import convert
 
 __all__ = ["Target", "reachable", "sweep"]
 
@@ -40,10 +41,13 @@ def reachable(roots: Iterable[Edge]) -> list[GradNode]:
 
 
 def _leading(nodes: Sequence[GradNode], targets: set[Edge]) -> set[GradNode]:
-    """The nodes from which a target can be reached (targets included)."""
+    """The nodes from which a target can be reached (targets included).
+
+    Where a released node led to is not known any more, so it counts too: it raises when it is visited.
+    """
     leading: set[Any] = set(targets)
     for node in nodes:
-        if any(e in leading for e in node.edges or ()):
+        if node.edges is None or any(e in leading for e in node.edges):
             leading.add(node)
     return leading
 
@@ -71,10 +75,11 @@ def _consumed(node: GradNode) -> ReleasedGraphError:
 class _Sweep:
     """The state of one sweep; cotangents are arrays, or tensors when the graph of the gradient is recorded."""
 
-    def __init__(self, retain_graph: bool, create_graph: bool, anomaly: bool) -> None:
+    def __init__(self, retain_graph: bool, create_graph: bool, check_finite: bool) -> None:
         self.retain = retain_graph
         self.record = create_graph
-        self.anomaly = anomaly
+        self.anomaly = check_finite
+        self.retained: list[tuple[GradNode, int, Any]] = []
         self.pending: dict[Edge, Any] = {}
         self.masks: dict[Edge, Mask] = {}
         self.owned: set[Edge] = set()
@@ -199,10 +204,8 @@ class _Sweep:
                 if changed is not tensor:
                     tensor = _checked_gradient(changed, tensor)
             if retained:
-                assert node.retained is not None
-                kept = tensor if self.record else wrap(tensor._value.copy())
-                before = node.retained[slot]
-                node.retained[slot] = kept if before is None else before + kept
+                # stored at the end: a sweep that fails on the way changes nothing
+                self.retained.append((node, slot, tensor if self.record else wrap(tensor._value.copy())))
             gs[slot] = tensor if self.record else tensor._value
         return gs if many else gs[0]
 
@@ -210,19 +213,24 @@ class _Sweep:
         for item in found:
             value = item[0] if isinstance(item, tuple) else item
             array = getattr(value, "_value", value)
-            if array is not None and not np.isfinite(array).all():
+            if isinstance(array, np.ndarray) and not np.isfinite(array).all():
                 raise AnomalyError(
-                    f"the gradient of {node.name} is not finite (NaN or infinite); it was computed in the forward pass at "
-                    f"{node.where or 'a line that was not recorded: turn detect_anomaly on before the forward pass'}"
+                    f"backward of {node.name} gives a gradient that is not finite ({_example(array)}); its forward pass "
+                    f"ran at {node.where or 'a line that was not recorded: turn detect_anomaly on before it'}"
                 )
 
 
+def _example(array: np.ndarray[Any, Any]) -> str:
+    """The first element that is not finite, and where it is."""
+    index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+    return f"{array[index]} at {list(index)} of shape {array.shape}"
+
+
 def _checked_gradient(changed: Any, old: Any) -> Any:
-    made = changed if hasattr(changed, "_value") else wrap(np.asarray(changed, old.dtype))
+    made = as_value(changed, "the gradient that a hook returned")
     if made.shape != old.shape:
-        from_hook = f"a hook gave a gradient of shape {made.shape} for a value of shape {old.shape}"
-        raise ValueError(from_hook)
-    return made
+        raise ShapeError(f"a hook returned a gradient of shape {made.shape} for a value of shape {old.shape}")
+    return made if made.dtype == old.dtype else convert(made, dtype=old.dtype)
 
 
 def sweep(
@@ -231,14 +239,14 @@ def sweep(
     retain_graph: bool,
     create_graph: bool,
     targets: Sequence[Target] | None = None,
-    anomaly: bool = False,
+    anomaly: Anomaly | None = None,
 ) -> dict[Target, Any]:
     """Propagate the cotangents ``(edge, slot, cotangent)`` and give what arrives at leaves, or at ``targets`` alone.
 
     Cotangents are arrays, or tensors with ``create_graph``. Raises before anything is changed where memory that the
     graph needs was overwritten.
     """
-    state = _Sweep(retain_graph, create_graph, anomaly)
+    state = _Sweep(retain_graph, create_graph, anomaly == "values")
     nodes: list[GradNode] | None = None
     if any_writes() or targets is not None or anomaly:
         nodes = reachable(edge for edge, _, _ in starts)
@@ -256,7 +264,7 @@ def sweep(
                 _check_memory(node)
                 if anomaly:
                     _check_prints(node)
-    token = grad_mode.set((grad_mode.get() or True) if create_graph else False)
+    token = grad_mode.set(recording_mode() if create_graph else False)
     try:
         return _propagate(state, starts, wanted)
     finally:
@@ -268,6 +276,10 @@ def _propagate(
 ) -> dict[Target, Any]:
     arrived: dict[Target, Any] = {}
     for edge, slot, cotangent in starts:
+        if state.anomaly:
+            array = getattr(cotangent, "_value", cotangent)
+            if isinstance(array, np.ndarray) and not np.isfinite(array).all():
+                raise AnomalyError(f"the gradient that backward starts with is not finite ({_example(array)})")
         if state.only is None or edge in state.only:
             state.add(edge, slot, cotangent, None, False)
     heap, pending, owned, visit = state.heap, state.pending, state.owned, state.visit
@@ -283,7 +295,9 @@ def _propagate(
             g = state.hooked(node, g)
         if wanted and node in wanted:
             for slot in wanted[node]:
-                arrived[node, slot] = g[slot] if node.recorder.outputs > 1 else g
+                there = g[slot] if node.recorder.outputs > 1 else g
+                if there is not None:  # a copy, since the same array may go on from here
+                    arrived[node, slot] = there if create_graph else there.copy()
             if not any(e in state.only for e in node.edges or ()):
                 continue
         visit(node, g)
@@ -299,6 +313,10 @@ def _propagate(
             if not create_graph and edge not in state.owned:
                 cotangent = cotangent.copy()
             arrived[edge, 0] = cotangent
+    for node, slot, gradient in state.retained:
+        if node.retained is not None and slot in node.retained:
+            before = node.retained[slot]
+            node.retained[slot] = gradient if before is None else before + gradient
     return arrived
 
 

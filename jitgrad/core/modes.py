@@ -3,46 +3,124 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Generator
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-__all__ = ["enable_grad", "grad_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
+__all__ = [
+    "ANOMALY",
+    "Anomaly",
+    "anomaly",
+    "anomaly_mode",
+    "enable_grad",
+    "grad_mode",
+    "is_grad_enabled",
+    "no_grad",
+    "recording_mode",
+    "set_grad_enabled",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
+Anomaly: TypeAlias = Literal["lines", "values"]
 
-grad_mode: ContextVar[bool] = ContextVar("jitgrad_grad_mode", default=True)
-is_grad_enabled = grad_mode.get
+ANOMALY: Final = "anomaly"
+"""The grad mode under detect_anomaly: true, and nodes remember the user's line and fingerprints."""
+
+grad_mode: ContextVar[bool | str] = ContextVar("jitgrad_grad_mode", default=True)
+anomaly: ContextVar[Anomaly | None] = ContextVar("jitgrad_anomaly", default=None)
+anomaly_mode = anomaly.get
+_entered: ContextVar[tuple[Token[bool | str], ...]] = ContextVar("jitgrad_entered", default=())
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations on tensors that require grad are recorded here.
+
+    >>> import jitgrad as jg
+    >>> jg.is_grad_enabled()
+    True
+    """
+    return bool(grad_mode.get())
+
+
+def recording_mode() -> bool | str:
+    """The grad mode that records."""
+    return True if anomaly.get() is None else ANOMALY
 
 
 class _GradMode:
-    """A context manager and decorator that sets grad mode; reusable and re-entrant."""
+    """A context manager and decorator that sets grad mode; reusable, re-entrant, and shared by threads without harm."""
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
-        self._tokens: list[Token[bool]] = []
+
+    def _set(self) -> Token[bool | str]:
+        return grad_mode.set(recording_mode() if self._enabled else False)
 
     def __enter__(self) -> None:
-        self._tokens.append(grad_mode.set(self._enabled))
+        # the stack belongs to the thread or task, not to this object, which another thread may be using too
+        _entered.set((*_entered.get(), self._set()))
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        grad_mode.reset(self._tokens.pop())
+        *rest, token = _entered.get()
+        _entered.set(tuple(rest))
+        grad_mode.reset(token)
 
     def __call__(self, function: F) -> F:
-        enabled = self._enabled
+        """Decorate a function, coroutine function or generator function."""
+        make: Any = function
+        if inspect.iscoroutinefunction(function):
 
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            token = grad_mode.set(enabled)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                grad_mode.reset(token)
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                token = self._set()
+                try:
+                    return await make(*args, **kwargs)
+                finally:
+                    grad_mode.reset(token)
+
+        elif inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                return self._drive(make(*args, **kwargs))
+
+        else:
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                token = self._set()
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    grad_mode.reset(token)
 
         return wrapper  # type: ignore[return-value]
+
+    def _drive(self, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """The generator, with the mode set while it runs and not while it is suspended."""
+        step: Callable[[], Any] = functools.partial(next, generator)
+        try:
+            while True:
+                token = self._set()
+                try:
+                    item = step()
+                except StopIteration as end:
+                    return end.value
+                finally:
+                    grad_mode.reset(token)
+                try:
+                    sent = yield item
+                    step = functools.partial(generator.send, sent)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    step = functools.partial(generator.throw, error)
+        finally:
+            generator.close()
 
 
 class no_grad(_GradMode):
@@ -97,18 +175,18 @@ class set_grad_enabled(_GradMode):
 
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
-        self._tokens.append(grad_mode.set(bool(mode)))
-        self._applied = True
+        self._applied: Token[bool | str] | None = self._set()
 
     def __enter__(self) -> None:
-        if self._applied:  # the constructor has set the mode already
-            self._applied = False
+        if self._applied is not None:  # the constructor has set the mode already
+            _entered.set((*_entered.get(), self._applied))
+            self._applied = None
         else:
             super().__enter__()
 
     def __call__(self, function: F) -> F:
         # used as a decorator: the mode belongs to the calls of the function, not to the line of the decorator
-        if self._applied:
-            self._applied = False
-            grad_mode.reset(self._tokens.pop())
+        if self._applied is not None:
+            grad_mode.reset(self._applied)
+            self._applied = None
         return super().__call__(function)

@@ -22,7 +22,7 @@ from jitgrad.ops.linear import convert, stack_values
 from jitgrad.tensor.storage import link_view, share_memory
 from jitgrad.tensor.tensor import Tensor, make
 
-__all__ = ["ENGINE", "apply", "as_tensor", "binary_function", "record", "unary_function", "wrap"]
+__all__ = ["ENGINE", "apply", "as_tensor", "binary_function", "kept", "record", "unary_function", "wrap"]
 
 _SCALARS: Final = (bool, int, float)
 _ANOMALY: Final = "anomaly"  # the grad mode under detect_anomaly: true, and recorded with the user's line
@@ -213,7 +213,7 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) ->
         operand = operands[0]
         if recorder is not None and recorder.outputs == 1 and not operand._slot:
             result = results[0]
-            residuals = tuple([_kept(operand if i == 0 else result) for i in recorder.keep]) if recorder.keep else ()
+            residuals = tuple([kept(operand if i == 0 else result) for i in recorder.keep]) if recorder.keep else ()
             result._edge = GradNode(recorder, (operand._edge,), residuals)
             return
     primitive = plan.primitive
@@ -228,7 +228,7 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) ->
         return
     recorder = plan.recorder(needs)
     count = len(operands)
-    residuals = tuple([_kept(operands[i] if i < count else results[i - count]) for i in recorder.keep])
+    residuals = tuple([kept(operands[i] if i < count else results[i - count]) for i in recorder.keep])
     edges = tuple([operands[i]._edge for i in needs])
     slots = tuple([operands[i]._slot for i in needs])
     node = GradNode(recorder, edges, residuals, slots if any(slots) else None)
@@ -247,7 +247,7 @@ def _explain(results: Sequence[Tensor], origin: str) -> None:
         result._origin = origin
 
 
-def _kept(tensor: Tensor) -> Any:
+def kept(tensor: Tensor) -> Any:
     """The array that a node keeps: a small part of a larger memory is copied, so that writes need not copy the whole."""
     array = tensor._value
     if tensor._storage is not None and not isinstance(array, Tracer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,14 @@ from jitgrad.autodiff.node import GradNode, Hooks, Leaf, RemovableHandle
 from jitgrad.autodiff.reverse import sweep
 from jitgrad.core.aval import aval_of
 from jitgrad.core.graph import Tracer
-from jitgrad.core.modes import grad_mode
+from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode
 from jitgrad.errors import ConversionError, DtypeError, GradientWarning, GraphError, NoGraphError, ShapeError, user_line
 from jitgrad.ops.linear import copy_of, stop_gradient_view
 from jitgrad.tensor.engine import as_tensor
 from jitgrad.tensor.storage import is_held, share_memory, storage_of
 from jitgrad.tensor.tensor import Tensor, make
 
-__all__ = ["METHODS", "starting_cotangent", "store_gradients"]
+__all__ = ["METHODS", "no_graph", "run_backward", "starting_cotangent", "store_gradients"]
 
 _WHY = {
     "detach": "it was made by detach(), which cuts the graph",
@@ -29,7 +29,7 @@ _WHY = {
 }
 
 
-def no_graph(tensor: Tensor) -> NoGraphError:
+def no_graph(tensor: Tensor, what: str = "backward") -> NoGraphError:
     """The error for a tensor that nothing recorded leads to, with the cause where it is known."""
     origin = tensor._origin
     if origin is not None and origin.startswith("nondiff:"):
@@ -37,7 +37,7 @@ def no_graph(tensor: Tensor) -> NoGraphError:
     else:
         why = _WHY[origin]
     return NoGraphError(
-        f"backward: this tensor of shape {tensor.shape} and dtype {tensor.dtype} does not require grad and has no grad_fn: {why}. "
+        f"{what}: this tensor of shape {tensor.shape} and dtype {tensor.dtype} does not require grad and has no grad_fn: {why}. "
         "Set requires_grad=True on the inputs before computing it."
     )
 
@@ -77,8 +77,8 @@ def store_gradients(arrived: dict[Any, Any], create_graph: bool) -> None:
         if not isinstance(edge, Leaf):
             continue
         old = edge.grad
-        if create_graph:
-            edge.grad = cotangent if old is None else old + cotangent
+        if create_graph:  # a tensor of its own: several leaves may be given the same cotangent
+            edge.grad = copy_of(cotangent) if old is None else old + cotangent
         elif old is None:
             edge.grad = make(cotangent, aval_of(cotangent))
         elif old._edge is None and isinstance(old._value, np.ndarray) and old._value.flags.writeable:
@@ -111,22 +111,36 @@ def backward(
         raise GraphError(f"backward() of a traced value at {user_line()}; use jg.grad inside of transforms")
     if self._edge is None:
         raise no_graph(self)
-    start = starting_cotangent(self, gradient)
-    targets = None
+    targets = None if inputs is None else [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    run_backward([self], [starting_cotangent(self, gradient)], retain_graph, create_graph, targets)
+
+
+def run_backward(
+    roots: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    retain_graph: bool | None,
+    create_graph: bool,
+    inputs: Sequence[Tensor] | None,
+) -> None:
+    """One sweep from tracked ``roots`` with checked ``cotangents``, added to ``.grad`` of the leaves or ``inputs``."""
+    targets: list[tuple[Any, int]] | None = None
     if inputs is not None:
-        listed = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-        for t in listed:
-            if t._edge is None:
-                raise no_graph(t)
-        targets = [(t._edge, t._slot) for t in listed]
+        for tensor in inputs:
+            if tensor._edge is None:
+                raise no_graph(tensor, "backward, inputs")
+        targets = [(t._edge, t._slot) for t in inputs]
     arrived = sweep(
-        [(self._edge, self._slot, start if create_graph else start._value)],
+        [(t._edge, t._slot, c if create_graph else c._value) for t, c in zip(roots, cotangents, strict=True)],  # type: ignore[misc]
         retain_graph=create_graph if retain_graph is None else retain_graph,
         create_graph=create_graph,
         targets=targets,
-        anomaly=grad_mode.get() == "anomaly",
+        anomaly=anomaly_mode(),
     )
-    store_gradients(arrived, create_graph)
+    token = grad_mode.set(recording_mode() if create_graph else False)
+    try:
+        store_gradients(arrived, create_graph)
+    finally:
+        grad_mode.reset(token)
     if targets is not None:
         for (edge, slot), cotangent in arrived.items():
             if isinstance(edge, GradNode):

@@ -22,9 +22,9 @@ from jitgrad.ops.indexing import basic_index, flat_positions, plain_index
 from jitgrad.ops.linear import ViewChain, convert, expand, follow, gather, overwrite, put, slice_view, to_numpy_index
 from jitgrad.tensor.engine import as_tensor
 from jitgrad.tensor.storage import aliased, history_edge, is_held, rebase, storage_of
-from jitgrad.tensor.tensor import Tensor
+from jitgrad.tensor.tensor import Tensor, make
 
-__all__ = ["assign", "set_item"]
+__all__ = ["assign", "set_item", "take_history"]
 
 
 def _check_target(target: Tensor, operation: str) -> None:
@@ -99,6 +99,13 @@ def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -
     if grad_mode.get():
         rebase(target, edge, slot)
     return target
+
+
+def take_history(target: Tensor, edge: GradNode, slot: int) -> None:
+    """``target`` was written by the operation ``edge`` as a whole: its base and the views of it follow."""
+    written = make(target._value, target._aval)
+    written._edge, written._slot = edge, slot
+    rebase(target, *_new_history(target, written, target._chain))
 
 
 def _new_history(target: Tensor, value: Tensor, chain: ViewChain) -> tuple[Any, int]:
