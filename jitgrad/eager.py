@@ -7,6 +7,7 @@ adds what backward needs: which values to keep, and the compiled backward kernel
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -25,7 +26,7 @@ from jitgrad.kernels.kernel import entry_point, kernel_mode
 from jitgrad.kernels.loops import emit_elementwise, emit_reduction
 from jitgrad.ops.linear import sum_to
 
-__all__ = ["Plan", "Recorder", "forget_plans", "plan_for", "run"]
+__all__ = ["Plan", "Recorder", "forget_plans", "kernel_source", "plan_for", "run"]
 
 Array = np.ndarray[Any, Any]
 _MOST_PLANS: Final = 2048  # a primitive; plans are small, and forgetting them costs microseconds each
@@ -146,18 +147,49 @@ def _layouts(avals: Sequence[ShapedArray], out: ShapedArray) -> str:
 def _elementwise_entry(
     primitive: Primitive, dtypes: tuple[np.dtype[Any], ...], result: np.dtype[Any], layouts: str, mode: str
 ) -> Callable[..., None]:
+    return _entry_of(*_forward_kernel(primitive, dtypes, result), layouts)
+
+
+_Kernel = tuple[str, Graph, list[str], list[str]]
+"""Name, graph, names of the inputs, names of the outputs."""
+
+
+def _forward_kernel(primitive: Primitive, dtypes: Sequence[np.dtype[Any]], result: np.dtype[Any]) -> _Kernel:
     graph = Graph(primitive.name)
     inputs = [graph.add_input(make_aval((), d)) for d in dtypes]
     (out,) = graph.add(primitive, tuple(t.variable for t in inputs), {}, [make_aval((), result)])
     graph.outputs = [out.variable]
-    names = [f"x{i}" for i in range(len(dtypes))] if len(dtypes) > 1 else ["x"]
-    return _fused_entry(f"{primitive.name}_forward", graph, names, layouts)
+    return f"{primitive.name}_forward", graph, _operand_names(primitive), ["out"]
 
 
-def _fused_entry(name: str, graph: Graph, names: Sequence[str], layouts: str) -> Callable[..., None]:
-    source = emit_elementwise(name, graph, names, layouts)
+def _operand_names(primitive: Primitive) -> list[str]:
+    """The operands as the body of the operation calls them."""
+    assert isinstance(primitive.impl, Elementwise)
+    return list(inspect.signature(primitive.impl.body).parameters)
+
+
+def _entry_of(
+    name: str, graph: Graph, names: Sequence[str], outputs: Sequence[str], layouts: str
+) -> Callable[..., None]:
+    source = emit_elementwise(name, graph, names, outputs, layouts)
     signature = [f"b:{v.aval.dtype.name}" for v in graph.inputs] + [f"b:{o.aval.dtype.name}" for o in graph.outputs]
     return entry_point(name, source, tuple(signature))
+
+
+def kernel_source(primitive: Primitive, *dtypes: Any, backward: bool = False, layout: str = "c") -> str:
+    """The source of the forward or backward kernel of an elementwise primitive, as it is compiled.
+
+    ``dtypes`` of the operands (float64 by default); ``layout``: ``c`` for contiguous operands, ``s`` for strided ones.
+    """
+    assert isinstance(primitive.impl, Elementwise)
+    count, fixed = primitive.impl.arity, primitive.impl.fixed
+    made = tuple(map(np.dtype, dtypes or (fixed.get(i, "float64") for i in range(count))))
+    result = infer(primitive, [make_aval((), d) for d in made], {})[0].dtype
+    if not backward:
+        return emit_elementwise(*_forward_kernel(primitive, made, result), layout * count)
+    needs = tuple(i for i in range(count) if primitive.differentiable(i))
+    differential = _differential(primitive, made, result, needs)
+    return emit_elementwise(*differential.kernel, layout * len(differential.graph.inputs))
 
 
 def plan_for(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Plan:
@@ -193,7 +225,7 @@ def run(primitive: Primitive, arrays: Sequence[Array], params: dict[str, Any]) -
 class _Differential:
     """The trace of an elementwise rule: which values it reads, and the kernels of its cotangents by layout."""
 
-    __slots__ = ("_entries", "graph", "keep", "name", "names", "passes", "plain")
+    __slots__ = ("_entries", "graph", "keep", "kernel", "passes", "plain")
 
     def __init__(
         self, primitive: Primitive, dtypes: tuple[np.dtype[Any], ...], out: np.dtype[Any], needs: tuple[int, ...]
@@ -210,8 +242,7 @@ class _Differential:
                 plain.extend(s is not None and is_plain(s(values[count], *values[:count])) for s in slopes)
             return [pair[0] for pair in found if pair is not None]
 
-        self.name = f"{primitive.name}_backward"
-        graph = trace(rule, scalars, self.name).live()
+        graph = trace(rule, scalars, f"{primitive.name}_backward").live()
         # what passes the cotangent on as it is needs no kernel
         gradient = graph.inputs[0]
         self.passes = tuple(o is gradient for o in graph.outputs)
@@ -221,8 +252,10 @@ class _Differential:
         self.keep = tuple(i for i, v in enumerate(graph.inputs[1:]) if v in used)
         graph.inputs = [gradient, *(graph.inputs[1 + i] for i in self.keep)]
         self.graph = graph
-        labels = [f"x{i}" for i in range(count)] if count > 1 else ["x"]
-        self.names = ["g", *((*labels, "y")[i] for i in self.keep)]
+        operands = _operand_names(primitive)
+        names = ["g", *((*operands, "result")[i] for i in self.keep)]
+        outputs = [f"g_{operands[i]}" for i, passed in zip(needs, self.passes, strict=True) if not passed]
+        self.kernel: _Kernel = (f"{primitive.name}_backward", graph, names, outputs)
         self._entries: dict[tuple[str, str], Callable[..., None]] = {}
 
     def entry(self, layouts: str) -> Callable[..., None]:
@@ -230,7 +263,7 @@ class _Differential:
         key = (layouts, kernel_mode())
         found = self._entries.get(key)
         if found is None:
-            found = self._entries[key] = _fused_entry(self.name, self.graph, self.names, layouts)
+            found = self._entries[key] = _entry_of(*self.kernel, layouts)
         return found
 
 

@@ -59,9 +59,8 @@ def _statements(graph: Graph, elements: dict[Atom, str]) -> list[str]:
     return lines
 
 
-def emit_elementwise(name: str, graph: Graph, names: Sequence[str], layouts: str) -> str:
-    """The kernel ``name(*inputs, *outputs)`` of an elementwise graph; outputs are contiguous and fresh."""
-    outputs = [f"out{k}" if len(graph.outputs) > 1 else "out" for k in range(len(graph.outputs))]
+def emit_elementwise(name: str, graph: Graph, names: Sequence[str], outputs: Sequence[str], layouts: str) -> str:
+    """The kernel ``name(*names, *outputs)`` of an elementwise graph; outputs are contiguous and fresh."""
     strided = "s" in layouts
     elements: dict[Atom, str] = {}
     before: list[str] = []
