@@ -25,7 +25,7 @@ def _made(array: Array, requires_grad: bool) -> Value:
 
 
 def _extents(shape: Any, what: str) -> tuple[int, ...]:
-    extents = extents_of(shape, what)
+    extents = extents_of(shape, f"{what}: each extent")
     if any(n < 0 for n in extents):
         raise ShapeError(f"{what}: extents cannot be negative, as in {extents}")
     return extents
@@ -132,9 +132,7 @@ def empty_like(x: Any, dtype: Any = None, *, shape: Any = None, requires_grad: b
         Call((rng.uniform(-2.0, 2.0, (2, 3)), rng.uniform(-2.0, 2.0, 3)), {}),
     ]
 )
-def full_like(
-    x: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None, requires_grad: bool = False
-) -> Value:
+def full_like(x: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None, requires_grad: bool = False) -> Value:
     """A value, repeated in the shape and converted to the dtype of another array.
 
     A tracked value stays tracked. Derivative: the sum of the cotangent over the repeated axes for the value, none for
@@ -297,9 +295,7 @@ def _extent(value: Any, what: str) -> int:
 
 
 @operation(samples=None, nondiff=True)
-def eye(
-    n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, *, requires_grad: bool = False
-) -> Value:
+def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, *, requires_grad: bool = False) -> Value:
     """A matrix with ones on its ``k``-th diagonal.
 
     >>> import jitgrad as jg
@@ -319,9 +315,7 @@ def identity(n: int, dtype: Any = None, *, requires_grad: bool = False) -> Value
 
 
 @operation(samples=None, nondiff=True)
-def tri(
-    n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, *, requires_grad: bool = False
-) -> Value:
+def tri(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, *, requires_grad: bool = False) -> Value:
     """A matrix with ones at and below its ``k``-th diagonal."""
     rows = _extent(n_rows, "tri: number of rows")
     cols = rows if n_cols is None else _extent(n_cols, "tri: number of columns")

@@ -206,7 +206,9 @@ def _split(x: Any, sections: Any, axis: Any, what: str, even: bool) -> list[Valu
         if count <= 0:
             raise ArgumentError(f"{what}: the number of parts must be positive, not {count}")
         if even and extent % count:
-            raise ShapeError(f"{what}: axis {at} of extent {extent} does not split evenly into {count}; use jg.array_split")
+            raise ShapeError(
+                f"{what}: axis {at} of extent {extent} does not split evenly into {count}; use jg.array_split"
+            )
         each, more = divmod(extent, count)
         ends = np.cumsum([each + (i < more) for i in range(count)]).tolist()
         starts, stops = [0, *ends[:-1]], ends
@@ -351,7 +353,9 @@ def tile(x: Any, reps: Any) -> Value:
     Derivative: the cotangent, summed over the blocks.
     """
     x = as_value(x, "tile")
-    counts = tuple(index_of(r, "tile: reps") for r in (reps if isinstance(reps, tuple | list) else _listed(reps, "tile")))
+    counts = tuple(
+        index_of(r, "tile: reps") for r in (reps if isinstance(reps, tuple | list) else _listed(reps, "tile"))
+    )
     if any(r < 0 for r in counts):
         raise ArgumentError(f"tile: repetitions cannot be negative, as in {counts}")
     ndim = max(x.ndim, len(counts))
@@ -503,7 +507,10 @@ def _pad_constant(x: Value, widths: list[tuple[int, int]], constants: Any) -> Va
     padded = x
     for axis, pair in enumerate(widths):  # later axes own the corners, as in NumPy
         blocks = [
-            expand(slice_view(table, index=(axis, side)), shape=(*padded.shape[:axis], pair[side], *padded.shape[axis + 1 :]))
+            expand(
+                slice_view(table, index=(axis, side)),
+                shape=(*padded.shape[:axis], pair[side], *padded.shape[axis + 1 :]),
+            )
             for side in (0, 1)
         ]
         if any(pair):

@@ -121,7 +121,11 @@ def _fill_in(x: Value, wanted: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @operation(
-    samples=lambda rng: [Call((_array(rng, 2, 3),), {}), Call((_array(rng),), {}), Call((_array(rng, 2, 3),), {"order": "F"})],
+    samples=lambda rng: [
+        Call((_array(rng, 2, 3),), {}),
+        Call((_array(rng),), {}),
+        Call((_array(rng, 2, 3),), {"order": "F"}),
+    ],
     method=True,
 )
 def ravel(x: Any, order: str = "C") -> Value:
@@ -134,7 +138,11 @@ def ravel(x: Any, order: str = "C") -> Value:
 
 
 @operation(
-    samples=lambda rng: [Call((_array(rng, 2, 3),), {}), Call((_array(rng),), {}), Call((_array(rng, 2, 3),), {"order": "F"})],
+    samples=lambda rng: [
+        Call((_array(rng, 2, 3),), {}),
+        Call((_array(rng),), {}),
+        Call((_array(rng, 2, 3),), {"order": "F"}),
+    ],
     method=True,
     reference=lambda x, order="C": np.asarray(x).flatten(order),
 )
@@ -198,7 +206,11 @@ def squeeze(x: Any, axis: Any = None) -> Value:
 
 
 @operation(
-    samples=lambda rng: [Call((_array(rng, 3, 1), (2, 3, 4)), {}), Call((_array(rng), (2,)), {}), Call((_array(rng, 1), (0,)), {})],
+    samples=lambda rng: [
+        Call((_array(rng, 3, 1), (2, 3, 4)), {}),
+        Call((_array(rng), (2,)), {}),
+        Call((_array(rng, 1), (0,)), {}),
+    ],
     method=True,
 )
 def broadcast_to(x: Any, shape: Any) -> Value:
@@ -246,7 +258,10 @@ def broadcast_arrays(*arrays: Any) -> tuple[Value, ...]:
 
 
 @operation(
-    samples=lambda rng: [Call((_array(rng, 3), _array(rng, 2)), {}), Call((_array(rng, 3), _array(rng, 2)), {"indexing": "ij"})]
+    samples=lambda rng: [
+        Call((_array(rng, 3), _array(rng, 2)), {}),
+        Call((_array(rng, 3), _array(rng, 2)), {"indexing": "ij"}),
+    ]
 )
 def meshgrid(*arrays: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[Value, ...]:
     """Coordinate grids of 1-d arrays, a tuple with one for each.
@@ -344,7 +359,10 @@ def permute_dims(x: Any, axes: Any = None) -> Value:
     return permute(x, axes=order)
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 2, 3),), {}), Call((_array(rng, 2, 3, 4),), {})], reference=np.matrix_transpose)
+@operation(
+    samples=lambda rng: [Call((_array(rng, 2, 3),), {}), Call((_array(rng, 2, 3, 4),), {})],
+    reference=np.matrix_transpose,
+)
 def matrix_transpose(x: Any) -> Value:
     """A view with the last two axes exchanged: the transpose of each matrix.
 
@@ -356,7 +374,9 @@ def matrix_transpose(x: Any) -> Value:
     return permute(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 2, 3, 4), 0, -1), {}), Call((_array(rng, 2, 3), 1, 1), {})], method=True)
+@operation(
+    samples=lambda rng: [Call((_array(rng, 2, 3, 4), 0, -1), {}), Call((_array(rng, 2, 3), 1, 1), {})], method=True
+)
 def swapaxes(x: Any, axis1: int, axis2: int) -> Value:
     """A view with two axes exchanged.
 

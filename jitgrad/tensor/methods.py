@@ -10,7 +10,7 @@ from jitgrad.core.primitive import Elementwise
 from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import operations
 from jitgrad.ops.indexing import getitem
-from jitgrad.tensor import graph_methods, printing, shape_methods
+from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
 from jitgrad.tensor.engine import apply, binary_function, is_operand, unary_function
 from jitgrad.tensor.inplace import assign, set_item
 from jitgrad.tensor.tensor import Tensor
@@ -27,7 +27,7 @@ _UNARY: Final = {"neg": "neg", "pos": "pos", "abs": "abs", "~": "invert"}
 
 def install_methods() -> None:
     """Put every operator and method on the class; called once, when the package is imported."""
-    for table in (graph_methods.METHODS, printing.METHODS, shape_methods.METHODS):
+    for table in (graph_methods.METHODS, printing.METHODS, shape_methods.METHODS, numpy_protocols.METHODS):
         for name, function in table.items():
             _put(name, function)
     _put("__getitem__", getitem)

@@ -1,0 +1,388 @@
+"""NumPy's functions on tensors: ufuncs by ``__array_ufunc__``, the others by ``__array_function__``.
+
+NumPy hands a call over to the tensor; the operation of that name is run, with NumPy's signature adapted to it, so that
+results are tracked. What cannot be right raises: nothing here turns a tracked tensor into plain numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from jitgrad.core.modes import grad_mode
+from jitgrad.errors import ConversionError, UnsupportedError
+from jitgrad.ops.blocks import Operation
+from jitgrad.ops.catalog import public_names
+from jitgrad.tensor.engine import as_tensor
+from jitgrad.tensor.inplace import assign
+from jitgrad.tensor.tensor import Tensor
+
+__all__ = ["METHODS"]
+
+Function = Callable[..., Any]
+_OUTSIDE: Final = "for the values alone, outside of the graph, pass x.detach().numpy()"
+
+
+# --------------------------------------------------------------------------- results written into out=
+
+
+def _stays_in_graph(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_traced or (value.requires_grad and bool(grad_mode.get())))
+
+
+def _into(out: Any, result: Any, what: str) -> Any:
+    """Write a result where ``out=`` says."""
+    if isinstance(out, tuple) and isinstance(result, tuple):
+        return tuple(r if o is None else _into(o, r, what) for o, r in zip(out, result, strict=True))
+    if isinstance(out, tuple):
+        (out,) = out
+    if out is None:
+        return result
+    if isinstance(out, Tensor):
+        if out.shape != result.shape:
+            raise UnsupportedError(
+                f"{what}(out=...): a result of shape {result.shape} for a tensor of shape {out.shape}"
+            )
+        return assign(out, result, f"{what}(out=...)")
+    if _stays_in_graph(result):
+        raise ConversionError(
+            f"{what} would write a tracked result into an ndarray, where its gradient is lost (as in `array += tensor`). Make the "
+            "array a tensor first, `a = jg.tensor(a)`, or write `a = a + t`; `t.detach()` if only the values are meant."
+        )
+    np.copyto(out, result._array(what), casting="same_kind")
+    return out
+
+
+# --------------------------------------------------------------------------- ufuncs
+
+# what scipy.special calls by another name than jitgrad's first one
+_SPECIAL_NAMES: Final = {
+    "expit": ("expit", "sigmoid"),
+    "log_expit": ("log_expit", "log_sigmoid", "logsigmoid"),
+    "psi": ("psi", "digamma"),
+    "digamma": ("digamma", "psi"),
+    "gammaln": ("gammaln", "lgamma"),
+}
+_REDUCE: Final = {
+    "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "fmax": "nanmax", "fmin": "nanmin",
+    "logical_and": "all", "logical_or": "any", "logaddexp": "logsumexp",
+}  # fmt: skip
+_ACCUMULATE: Final = {"add": "cumsum", "multiply": "cumprod", "maximum": "cummax", "minimum": "cummin"}
+_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+    "where": (True,),
+    "casting": ("same_kind",),
+    "order": ("K", "C", "A"),
+    "subok": (True, False),
+    "optimize": (True, False, "greedy", "optimal"),
+    "device": ("cpu",),
+}
+_NOTHING: Final = np._NoValue  # type: ignore[attr-defined]
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    """Whether an argument says nothing that an operation without it would do differently."""
+    if value is None or value is _NOTHING:
+        return True
+    return any(
+        value is v or (isinstance(v, str) and isinstance(value, str) and value == v) for v in _NEUTRAL.get(name, ())
+    )
+
+
+def _refuse(what: str, name: str) -> NoReturn:
+    raise UnsupportedError(f"{what}: the argument {name}= is not supported for tensors; {_OUTSIDE}")
+
+
+@functools.lru_cache(maxsize=1024)
+def _ufunc_operation(ufunc: np.ufunc) -> Operation[..., Any] | None:
+    """The operation of a ufunc of NumPy or scipy.special; by identity, as anyone can call a ufunc ``add``."""
+    names = public_names()
+    name = ufunc.__name__
+    for candidate in (name, *(n for n in names if getattr(np, n, None) is ufunc)):
+        if candidate in names and getattr(np, candidate, None) is ufunc:
+            return names[candidate]
+    special = sys.modules.get("scipy.special")  # whoever passes one of its ufuncs has imported it
+    if special is not None and getattr(special, name, None) is ufunc:
+        for candidate in _SPECIAL_NAMES.get(name, (name,)):
+            if candidate in names:
+                return names[candidate]
+            if f"special.{candidate}" in names:
+                return names[f"special.{candidate}"]
+    return None
+
+
+def _ufunc_label(ufunc: np.ufunc, method: str) -> str:
+    special = sys.modules.get("scipy.special")
+    module = "ufunc"
+    if getattr(np, ufunc.__name__, None) is ufunc:
+        module = "np"
+    elif special is not None and getattr(special, ufunc.__name__, None) is ufunc:
+        module = "scipy.special"
+    return f"{module}.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+
+
+def _missing(what: str) -> UnsupportedError:
+    return UnsupportedError(f"jitgrad has no {what} for tensors; write it with functions that it has, or, {_OUTSIDE}")
+
+
+def _named(table: dict[str, str], ufunc: np.ufunc, what: str) -> Function:
+    name = table.get(ufunc.__name__)
+    if name is None or name not in public_names() or getattr(np, ufunc.__name__, None) is not ufunc:
+        raise _missing(what)
+    return public_names()[name].function
+
+
+def __array_ufunc__(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
+    """For NumPy's ufuncs: the operation of the same name, recorded as ever."""
+    for x in inputs:
+        if not isinstance(x, Tensor | np.ndarray | np.generic) and hasattr(x, "__array_ufunc__"):
+            return NotImplemented
+    what = _ufunc_label(ufunc, method)
+    if method == "__call__":
+        for name, value in kwargs.items():
+            if not _is_neutral(name, value):
+                _refuse(what, name)
+        op = _ufunc_operation(ufunc)
+        if op is None:
+            raise _missing(what)
+        result = op.function(*inputs)
+    elif method in ("reduce", "accumulate"):
+        function = _named(_REDUCE if method == "reduce" else _ACCUMULATE, ufunc, what)
+        kwargs.setdefault("axis", 0)
+        named = _known(function, kwargs, what)
+        result = function(*inputs, **named)
+    elif method == "outer":
+        op = _ufunc_operation(ufunc)
+        if op is None:
+            raise _missing(what)
+        for name, value in kwargs.items():
+            if not _is_neutral(name, value):
+                _refuse(what, name)
+        first, second = (as_tensor(x, what) for x in inputs)
+        result = op.function(first.reshape(first.shape + (1,) * second.ndim), second)  # type: ignore[attr-defined]
+    else:  # at, reduceat
+        raise _missing(what)
+    return result if out is None else _into(out, result, what)
+
+
+def _known(function: Function, kwargs: dict[str, Any], what: str) -> dict[str, Any]:
+    """The arguments that an operation takes; the others must say nothing."""
+    known = inspect.signature(function).parameters
+    named = {}
+    for name, value in kwargs.items():
+        if name in known and value is not _NOTHING:
+            named[name] = value
+        elif not _is_neutral(name, value) and value is not False:
+            _refuse(what, name)
+    return named
+
+
+# --------------------------------------------------------------------------- other functions
+
+
+class _Adapter:
+    """Calls an operation with the arguments of the NumPy function of its name."""
+
+    def __init__(self, function: Function, op: Operation[..., Any], what: str) -> None:
+        self.op = op.function
+        self.what = what
+        try:
+            self.signature: inspect.Signature | None = inspect.signature(function)
+        except ValueError:  # a function in C without a text signature: arguments pass as they are
+            self.signature = None
+        self.own = inspect.signature(op.function).parameters
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not kwargs and len(args) == 1:
+            return self.op(*args)
+        if self.signature is None:
+            out = kwargs.pop("out", None)
+            result = self.op(*args, **_known(self.op, kwargs, self.what))
+            return _into(out, result, self.what)
+        variadic, values, out = self._sorted(self.signature.bind(*args, **kwargs).arguments)
+        positional: list[Any] = list(variadic)
+        gap = bool(variadic)
+        for name, p in self.own.items():
+            if p.kind is p.VAR_POSITIONAL or name not in values:
+                gap = True
+            elif not gap and p.kind is not p.KEYWORD_ONLY:
+                positional.append(values.pop(name))
+        result = self.op(*positional, **values)
+        return _into(out, result, self.what)
+
+    def _sorted(self, given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """Arguments of NumPy by the names that the operation gives them; out= apart."""
+        assert self.signature is not None
+        theirs = self.signature.parameters
+        own = [name for name, p in self.own.items() if p.kind is not p.KEYWORD_ONLY]
+        variadic: tuple[Any, ...] = ()
+        values: dict[str, Any] = {}
+        out = None
+        for i, (name, p) in enumerate(theirs.items()):
+            if name not in given:
+                continue
+            value = given[name]
+            if p.kind is p.VAR_POSITIONAL:
+                variadic = value
+            elif p.kind is p.VAR_KEYWORD:
+                values.update(_known(self.op, value, self.what))
+            elif name == "out":
+                out = value
+            elif name in self.own:
+                if value is not _NOTHING:
+                    values[name] = value
+            elif i < len(own) and own[i] not in theirs and p.kind is not p.KEYWORD_ONLY:
+                values[own[i]] = value
+            elif not _is_neutral(name, value) and value is not p.default:
+                _refuse(self.what, name)
+        return variadic, values, out
+
+
+def _label(function: Any) -> str:
+    module = str(getattr(function, "__module__", "numpy")).replace("numpy", "np", 1)
+    return f"{module}.{getattr(function, '__name__', function)}"
+
+
+@functools.cache
+def _adapters() -> dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Any]]:
+    """NumPy's functions that have an operation, or an answer of their own."""
+    table: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {}
+    for name, op in public_names().items():
+        found: Any = np
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if callable(found) and not isinstance(found, np.ufunc | type):
+            table[found] = _Adapter(found, op, f"np.{name}")
+    for function, answer in _ANSWERS.items():
+        table[function] = functools.partial(_answer, answer)
+    for function in _ON_VALUES:
+        table[function] = functools.partial(_on_values, function)
+    for function in _ON_UNTRACKED:
+        table[function] = functools.partial(_on_untracked, function)
+    return table
+
+
+def _answer(answer: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return answer(*args, **kwargs)
+
+
+def __array_function__(self: Tensor, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """For NumPy's other functions: the operation of the same name, recorded as ever."""
+    if not all(issubclass(t, Tensor | np.ndarray) for t in types):
+        return NotImplemented
+    adapter = _adapters().get(func)
+    if adapter is None:
+        raise _missing(_label(func))
+    return adapter(args, kwargs)
+
+
+# --------------------------------------------------------------------------- functions that jitgrad answers itself
+
+
+def _plain(obj: Any, convert: Callable[[Tensor], Any]) -> Any:
+    """Arguments with every tensor converted, inside of lists and dicts too."""
+    if isinstance(obj, Tensor):
+        return convert(obj)
+    if isinstance(obj, list | tuple):
+        return type(obj)([_plain(o, convert) for o in obj]) if type(obj) in (list, tuple) else obj
+    if isinstance(obj, dict):
+        return {k: _plain(v, convert) for k, v in obj.items()}
+    return obj
+
+
+def _on_values(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function whose result (a bool, a text) carries no gradient."""
+    what = _label(function)
+
+    def values(t: Tensor) -> Any:
+        return t._array(what)
+
+    return function(*_plain(args, values), **_plain(kwargs, values))
+
+
+def _on_untracked(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function that stores values elsewhere: tracked tensors are refused, as ``numpy()`` does."""
+
+    def exported(t: Tensor) -> Any:
+        return t.numpy()  # type: ignore[attr-defined]
+
+    return function(*_plain(args, exported), **_plain(kwargs, exported))
+
+
+def _on_dtypes(function: Function) -> Function:
+    """A function of dtypes: tensors count as their dtype."""
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        return function(*_plain(args, lambda t: t.dtype), **_plain(kwargs, lambda t: t.dtype))
+
+    return answer
+
+
+def _size(a: Any, axis: Any = None) -> Any:
+    return np.size(np.broadcast_to(0, as_tensor(a).shape), axis)
+
+
+def _where(condition: Any, x: Any = _NOTHING, y: Any = _NOTHING) -> Any:
+    if x is _NOTHING and y is _NOTHING:
+        return public_names()["nonzero"].function(condition)
+    if x is _NOTHING or y is _NOTHING:
+        raise ValueError("either both or neither of x and y should be given")
+    return public_names()["where"].function(condition, x, y)
+
+
+def _clip(
+    a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None, **kwargs: Any
+) -> Any:
+    for name, value in kwargs.items():
+        if not _is_neutral(name, value):
+            _refuse("np.clip", name)
+    low = min if a_min is None or a_min is _NOTHING else a_min
+    high = max if a_max is None or a_max is _NOTHING else a_max
+    op = public_names().get("clip")
+    if op is None:
+        raise _missing("np.clip")
+    low, high = (None if v is _NOTHING else v for v in (low, high))
+    return _into(out, op.function(a, low, high), "np.clip")
+
+
+def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+    if where is not True:
+        _refuse("np.copyto", "where")
+    if not isinstance(dst, Tensor):
+        if _stays_in_graph(src):
+            raise ConversionError(
+                "a tracked tensor would be written into an ndarray, where its gradient is lost (np.copyto, np.full). Use jg.full, "
+                "or a tensor as the target: `a = jg.tensor(a); a[...] = t`"
+            )
+        np.copyto(dst, src._array("np.copyto"), casting=casting)  # type: ignore[arg-type]
+        return
+    assign(dst, src, "np.copyto")
+
+
+_ANSWERS: Final[dict[Any, Function]] = {
+    np.shape: lambda a: as_tensor(a).shape,
+    np.ndim: lambda a: as_tensor(a).ndim,
+    np.size: _size,
+    np.result_type: _on_dtypes(np.result_type),
+    np.can_cast: _on_dtypes(np.can_cast),
+    np.common_type: lambda *arrays: np.common_type(*(np.empty(0, as_tensor(a).dtype) for a in arrays)),
+    np.iscomplexobj: lambda x: False,
+    np.isrealobj: lambda x: True,
+    np.where: _where,
+    np.clip: _clip,
+    np.copyto: _copyto,
+}
+_ON_VALUES: Final[tuple[Any, ...]] = (
+    np.allclose, np.array_equal, np.array_equiv, np.shares_memory, np.may_share_memory,
+    np.array_repr, np.array_str, np.array2string,
+)  # fmt: skip
+_ON_UNTRACKED: Final[tuple[Any, ...]] = (np.save, np.savez, np.savez_compressed, np.savetxt)
+
+METHODS: Final[dict[str, Any]] = {
+    "__array_ufunc__": __array_ufunc__,
+    "__array_function__": __array_function__,
+}
