@@ -51,9 +51,7 @@ def _each(f: Callable[[float], float], x: Any) -> Any:
     """f, which knows only Python floats, applied to every element; dtype and shape of x are kept."""
     a = np.asarray(_real(x))
     # A nonzero double below half the least subnormal of float32 rounds to zero there; that is no error.
-    return _quiet(
-        lambda: np.array([f(v) for v in a.ravel().tolist()], np.float64).astype(a.dtype).reshape(a.shape)[()]
-    )
+    return _quiet(lambda: np.array([f(v) for v in a.ravel().tolist()], np.float64).astype(a.dtype).reshape(a.shape)[()])
 
 
 # ------------------------------------------------------------------------- powers, exponentials, logarithms

@@ -37,9 +37,7 @@ class Value:
         """The LLVM operand for x: constants get the type of this value."""
         if isinstance(x, Value):
             return x.llvm
-        return ir.Constant(
-            self.llvm.type, float(x) if self.is_float else _wrapped(int(x), self.llvm.type.width)
-        )
+        return ir.Constant(self.llvm.type, float(x) if self.is_float else _wrapped(int(x), self.llvm.type.width))
 
     def lifted(self, x: Any) -> Value:
         """x, a constant, as a Value of this value's type."""
@@ -77,9 +75,7 @@ class Value:
         return self._emit("fdiv", "", self.lift(x), self.llvm)
 
     def __neg__(self) -> Value:
-        return Value(
-            self.builder, self.builder.fneg(self.llvm) if self.is_float else self.builder.neg(self.llvm)
-        )
+        return Value(self.builder, self.builder.fneg(self.llvm) if self.is_float else self.builder.neg(self.llvm))
 
     def __lshift__(self, n: Any) -> Value:
         return Value(self.builder, self.builder.shl(self.llvm, self.lift(n)))
@@ -187,9 +183,7 @@ def unbits(x: Value) -> Value:
 def resized(x: Value, width: int) -> Value:
     """An integer of another size: zeros are put before it, or its high bits dropped."""
     ty = ir.IntType(width)
-    return Value(
-        x.builder, x.builder.zext(x.llvm, ty) if width > x.llvm.type.width else x.builder.trunc(x.llvm, ty)
-    )
+    return Value(x.builder, x.builder.zext(x.llvm, ty) if width > x.llvm.type.width else x.builder.trunc(x.llvm, ty))
 
 
 def to_float(x: Value) -> Value:
@@ -308,9 +302,7 @@ def _unused_variant(module: Any) -> str:
 def plain_number(ty: Any) -> Any:
     """The Numba type if it is a real number that kernels know (a literal loses its value), else None."""
     ty = types.unliteral(ty)  # type: ignore[no-untyped-call]
-    return (
-        ty if isinstance(ty, types.Integer | types.Boolean) or ty in (types.float64, types.float32) else None
-    )
+    return ty if isinstance(ty, types.Integer | types.Boolean) or ty in (types.float64, types.float32) else None
 
 
 def require_numbers(name: str, args: Sequence[Any]) -> None:
@@ -344,7 +336,6 @@ def make_intrinsic(
     arity: int,
     emit: Callable[[Any, Any, list[Value]], Any],
     resolve: Callable[[Sequence[Any]], tuple[Any, Sequence[Any]]],
-    doc: str | None = None,
 ) -> Any:
     """A function for Numba code from a rule for its types and one for its instructions.
 
@@ -358,9 +349,7 @@ def make_intrinsic(
 
         def codegen(context: Any, builder: Any, signature: Any, llvm: Sequence[Any]) -> Any:
             cast_to = zip(llvm, signature.args, operands, strict=True)
-            return emit(
-                context, signature, [Value(builder, context.cast(builder, v, a, t)) for v, a, t in cast_to]
-            )
+            return emit(context, signature, [Value(builder, context.cast(builder, v, a, t)) for v, a, t in cast_to])
 
         return result(*map(types.unliteral, args)), codegen
 
@@ -372,5 +361,4 @@ def make_intrinsic(
     }
     impl = impls[arity]
     impl.__name__ = impl.__qualname__ = name
-    impl.__doc__ = doc
     return intrinsic(prefer_literal=True)(impl)

@@ -1,12 +1,14 @@
 """Elementary functions for compiled loops: what the names in scalar bodies mean inside Numba.
 
-The functions of the C library cannot be vectorised, so the frequent ones are written out here as *bodies*:
-branch-free arithmetic that is emitted into the caller's loop (see :mod:`jitgrad.kernels.irbuild`), where
-LLVM turns it into vector instructions. Almost every body relies on fma; on a target without it, and for the
-functions that have no body, the C library is called.
+The functions of the C library cannot be vectorised, so the elementary ones are written out here as *bodies*:
+branch-free arithmetic that is emitted into the caller's loop (see :mod:`jitgrad.kernels.irbuild`), where LLVM turns
+it into vector instructions. All but cbrt's rely on fma; on a target without it, the C library is called.
 
-Polynomials are near-minimax, fitted by a weighted Remez exchange in 50 digits and rounded to float64; each
-table says to what. ``horner`` takes coefficients in ascending order.
+Errors stay below 2 units in the last place on the whole range (below 4 for tan, erfc, asinh, acosh and atanh), zeros,
+subnormals, infinities and NaNs included. float32 is rounded from float64, but for exp, which has a body of its own.
+
+Polynomials are near-minimax, fitted by a weighted Remez exchange in 50 digits and rounded to float64; each table says
+to what. ``horner`` takes coefficients in ascending order.
 """
 
 from __future__ import annotations
@@ -58,8 +60,7 @@ Body = Callable[..., Any]
 
 INF, NAN = math.inf, math.nan
 
-# Adding 1.5 * 2**52 to a float64 of moderate size leaves its nearest integer in the low bits (float32: 1.5 *
-# 2**23).
+# Adding 1.5 * 2**52 to a float64 of moderate size leaves its nearest integer in the low bits (float32: 1.5 * 2**23).
 ROUNDER, ROUNDER32 = 6755399441055744.0, 12582912.0
 # An integer below 2**52 put into the low bits of 2**52 makes the float64 of that integer above 2**52.
 TWO52, TWO52_BITS = 4503599627370496.0, 0x4330000000000000
@@ -93,18 +94,18 @@ SINCOS_LIMIT = 2.0**45
 
 # exp(r) = 1 + r + r**2 P(r) on |r| <= ln(2)/2, error relative to exp(r).
 EXP = (
-    0.5000000000000007, 0.16666666666666696, 0.041666666666562414, 0.00833333333329321,
-    0.001388888893618022, 0.00019841269986954686, 2.48014997515039e-05, 2.7557116861074957e-06,
-    2.7628231082072664e-07, 2.516137912914217e-08,
+    0.5000000000000007, 0.16666666666666696, 0.041666666666562414, 0.00833333333329321, 0.001388888893618022,
+    0.00019841269986954686, 2.48014997515039e-05, 2.7557116861074957e-06, 2.7628231082072664e-07,
+    2.516137912914217e-08,
 )  # fmt: skip
 EXP32 = (
     0.4999999344780462, 0.16666520631748297, 0.0416683880462062, 0.0083687168776981, 0.001381459852760012,
 )  # fmt: skip
 # As EXP, error relative to expm1(r).
 EXPM1 = (
-    0.5000000000000001, 0.1666666666666667, 0.04166666666665229, 0.008333333333326153,
-    0.0013888888895597217, 0.00019841269874765153, 2.480157453791779e-05, 2.7557255461782194e-06,
-    2.7567927335827085e-07, 2.510519422227151e-08, 1.7687680267023671e-09,
+    0.5000000000000001, 0.1666666666666667, 0.04166666666665229, 0.008333333333326153, 0.0013888888895597217,
+    0.00019841269874765153, 2.480157453791779e-05, 2.7557255461782194e-06, 2.7567927335827085e-07,
+    2.510519422227151e-08, 1.7687680267023671e-09,
 )  # fmt: skip
 # log(1+f) = 2 s + s**3 P(s**2), s = f/(2+f), on sqrt(1/2) <= 1+f <= sqrt(2); relative error.
 LOG = (
@@ -122,9 +123,9 @@ COS = (
 )  # fmt: skip
 # erf(a) = a + a P(a**2) on a <= 1, error relative to erf(a).
 ERF_SMALL = (
-    0.12837916709551256, -0.3761263890318352, 0.112837916709442, -0.026866170643113415,
-    0.005223977606130842, -0.0008548325929766244, 0.0001205529358693695, -1.4924712439534814e-05,
-    1.6447132699786621e-06, -1.6206318752969208e-07, 1.3710988704190523e-08, -7.779462971761597e-10,
+    0.12837916709551256, -0.3761263890318352, 0.112837916709442, -0.026866170643113415, 0.005223977606130842,
+    -0.0008548325929766244, 0.0001205529358693695, -1.4924712439534814e-05, 1.6447132699786621e-06,
+    -1.6206318752969208e-07, 1.3710988704190523e-08, -7.779462971761597e-10,
 )  # fmt: skip
 # exp(a**2) erfc(a) = P(1/(2+a)) on 1 <= a <= 6, weighted by exp(-a**2) / erf(a): the error it makes in erf.
 ERF_LARGE = (
@@ -139,36 +140,39 @@ LOG_TAIL = (
 )  # fmt: skip
 # sinh(r) = r + r**3 P(r**2) and cosh(r) = 1 + r**2/2 + r**4 P(r**2) on |r| <= ln(2)/2, relative error.
 SINH = (
-    0.16666666666666674, 0.008333333333322207, 0.00019841269886591, 2.7557242336680357e-06,
-    2.5110049895858716e-08,
+    0.16666666666666674, 0.008333333333322207, 0.00019841269886591, 2.7557242336680357e-06, 2.5110049895858716e-08,
 )  # fmt: skip
 COSH = (
     0.041666666666666685, 0.0013888888888873622, 2.4801587348465317e-05, 2.7557252488223513e-07,
     2.092155405647333e-09,
 )  # fmt: skip
+# tanh(a) = a + a**3 P(a**2) on a <= 0.56, relative error.
+TANH = (
+    -0.33333333333331905, 0.1333333333311074, -0.05396825384800935, 0.021869485312073833, -0.008863185695088328,
+    0.0035916492785674783, -0.0014528712664915373, 0.0005781190900022786, -0.00020865014117277174,
+    4.988626504587584e-05,
+)  # fmt: skip
 # asin(s) = s + s**3 P(s**2) on s <= 1/2, relative error.
 ASIN = (
-    0.16666666666666702, 0.07499999999984511, 0.04464285716363594, 0.030381943144576987,
-    0.022372204933033622, 0.017351756627662213, 0.01397947103515358, 0.01140715396380983,
-    0.010748063085275792, 0.0037806899502983936, 0.021629907438306728, -0.02102061110459657,
-    0.032716104830982834,
+    0.16666666666666702, 0.07499999999984511, 0.04464285716363594, 0.030381943144576987, 0.022372204933033622,
+    0.017351756627662213, 0.01397947103515358, 0.01140715396380983, 0.010748063085275792, 0.0037806899502983936,
+    0.021629907438306728, -0.02102061110459657, 0.032716104830982834,
 )  # fmt: skip
 # atan(v) = v + v**3 P(v**2) on v <= 1, relative error.
 ATAN = (
-    -0.33333333333333287, 0.19999999999990448, -0.1428571428503664, 0.11111111086448039,
-    -0.09090908547270982, 0.0769229971198345, -0.06666583724578304, 0.058817161647257345,
-    -0.05259433835700789, 0.04744926271560414, -0.042863913024162384, 0.03821007107137346,
-    -0.03278543854103788, 0.026151677127730793, -0.018614207853080617, 0.01131765673252474,
-    -0.00561239067382466, 0.0021515892866640247, -0.0005928935355723494, 0.00010387192470766372,
-    -8.654205755292523e-06,
+    -0.33333333333333287, 0.19999999999990448, -0.1428571428503664, 0.11111111086448039, -0.09090908547270982,
+    0.0769229971198345, -0.06666583724578304, 0.058817161647257345, -0.05259433835700789, 0.04744926271560414,
+    -0.042863913024162384, 0.03821007107137346, -0.03278543854103788, 0.026151677127730793, -0.018614207853080617,
+    0.01131765673252474, -0.00561239067382466, 0.0021515892866640247, -0.0005928935355723494,
+    0.00010387192470766372, -8.654205755292523e-06,
 )  # fmt: skip
 # (a+4) exp(a**2) erfc(a) = P((a-4)/(a+4)) on 0.82 <= a <= 27.3, relative error.
 ERFC = (
     1.095995661000491, -0.9765487290808815, 0.7732087022652375, -0.5408538313133053, 0.3308515878780162,
-    -0.1740109372370836, 0.07638151490820362, -0.026370053392732868, 0.006112055686165537,
-    -0.0002809583448386117, -0.0004550530592615246, 0.00017680978497979405, -3.632646750951435e-06,
-    -1.885021759108638e-05, 4.6845130559560285e-06, 1.4019203440176096e-06, -8.235394556855704e-07,
-    -5.015570476779297e-08, 9.586310300117381e-08, -1.1197541709869697e-08,
+    -0.1740109372370836, 0.07638151490820362, -0.026370053392732868, 0.006112055686165537, -0.0002809583448386117,
+    -0.0004550530592615246, 0.00017680978497979405, -3.632646750951435e-06, -1.885021759108638e-05,
+    4.6845130559560285e-06, 1.4019203440176096e-06, -8.235394556855704e-07, -5.015570476779297e-08,
+    9.586310300117381e-08, -1.1197541709869697e-08,
 )  # fmt: skip
 # What rounding took from the first of these.
 ERFC_TAIL = 5.560146405448255e-17
@@ -252,33 +256,39 @@ def _expm1(x: Value) -> Value:
 
 
 def _tanh(x: Value) -> Value:
-    # expm1(-2a) / (expm1(-2a) + 2), the two parts rounded separately.
+    # 1 - 2 E / (1 + E) with E = exp(-2a) is good from 0.55 on.
     a = at_most(fabs(x), 22.0)
-    q, half = _expm1_reduced(-(a + a))
-    return copysign(fma(half, q, half - 0.5) / fma(half, q, half + 0.5), x)
+    m, k = _exp_sum(-(a + a))
+    e = unbits(bits(m) + (_whole(k) << 52))
+    z = a * a
+    r = select(a > 0.56, 1.0 - (e + e) / (1.0 + e), fma(a * z, horner(z, TANH), a))
+    return copysign(r, x)
 
 
 def _sinh_cosh_parts(a: Value) -> tuple[Value, Value, Value, Value]:
-    """For a = k ln2 + r >= 0: sinh(r), cosh(r) - 1, sinh(k ln2) / 4, cosh(k ln2) / 4."""
+    """For a = k ln2 + r >= 0: sinh(r), cosh(r) - 1, 2**k / 8, and 2**-k / 8 as far as it counts."""
     k, r, tail = _ln2_multiple(at_most(a, 711.0))
     z = r * r
     s = r + fma(r * z, horner(z, SINH), tail)
     c = fma(z * z, horner(z, COSH), 0.5 * z)
-    # 2**k / 8, and 2**-k / 8 as far as it counts.
     up = unbits((_whole(k) << 52) + ((BIAS - 3) << 52))
     down = unbits((_whole(-at_most(k, 60.0)) << 52) + ((BIAS - 3) << 52))
-    return s, c, up - down, up + down
+    return s, c, up, down
 
 
+# sinh(k ln2) cosh(r) + cosh(k ln2) sinh(r), and the like; a quarter of it first, for the sake of large results. The
+# largest term is added last, together with its rounding error.
 def _sinh(x: Value) -> Value:
-    s, c, odd, even = _sinh_cosh_parts(fabs(x))
-    r = copysign(4.0 * fma(odd, c, fma(even, s, odd)), x)
+    s, c, up, down = _sinh_cosh_parts(fabs(x))
+    odd, even = up - down, up + down
+    r = copysign(4.0 * (odd + fma(even, s, fma(odd, c, (up - odd) - down))), x)
     return select(fabs(x) < 2.0**-28, x, r)
 
 
 def _cosh(x: Value) -> Value:
-    s, c, odd, even = _sinh_cosh_parts(fabs(x))
-    return 4.0 * fma(even, c, fma(odd, s, even))
+    s, c, up, down = _sinh_cosh_parts(fabs(x))
+    odd, even = up - down, up + down
+    return 4.0 * (even + fma(odd, s, fma(even, c, (up - even) + down)))
 
 
 def _split(y: Value) -> tuple[Value, Value]:
@@ -653,14 +663,6 @@ def has_fma(context: Any) -> bool:
     return _target_has_fma(triple, features)
 
 
-def _libm_call(name: str) -> Callable[..., Any]:
-    return lambda context, *args: libm(context, getattr(math, name), *args)
-
-
-def _pure(body: Body) -> Callable[..., Any]:
-    return lambda context, *args: body(*args)
-
-
 def _floating(args: Sequence[Any]) -> tuple[Any, list[Any]]:
     ty = floating_type(args)
     return ty, [ty] * len(args)
@@ -673,28 +675,30 @@ def _floating_pair(args: Sequence[Any]) -> tuple[Any, list[Any]]:
 
 def _float_function(
     name: str,
+    body: Body,
     arity: int = 1,
-    body: Body | None = None,
+    *,
     body32: Body | None = None,
     fallback: Callable[..., Any] | None = None,
     pair: bool = False,
 ) -> Any:
-    """A function of floats. Its body takes the code generation context and the values, as does the fallback.
+    """A function of floats from its body in float64.
 
-    The fallback, by default the C function, serves targets without fma, and what has no body. Without a body
-    of its own, float32 is computed in float64 and rounded.
+    The fallback, by default the function in math, takes a code generation context too; it serves targets without fma.
+    Without a body of its own, float32 is computed in float64 and rounded.
     """
-    plain = fallback or _libm_call(name)
 
     def emit64(context: Any, values: Sequence[Value]) -> Any:
-        return body(context, *values) if body is not None and has_fma(context) else plain(context, *values)
+        if has_fma(context):
+            return body(*values)
+        return fallback(context, *values) if fallback else libm(context, getattr(math, name), *values)
 
     def emit(context: Any, signature: Any, values: list[Value]) -> Any:
         result: Any
         if values[0].llvm.type == F64:
             result = emit64(context, values)
         elif body32 is not None and has_fma(context):
-            result = body32(context, *values)
+            result = body32(*values)
         else:
             result = emit64(context, [widen(v) for v in values])
             result = tuple(map(narrow, result)) if pair else narrow(result)
@@ -717,10 +721,6 @@ def _same_type_function(name: str, arity: int, body: Body, integers: bool = Fals
         return body(*values).llvm if values[0].is_float else values[0].llvm
 
     return make_intrinsic(name, arity, emit, resolve)
-
-
-def _fmod(x: Value, y: Value) -> Value:
-    return Value(x.builder, x.builder.frem(x.llvm, y.llvm))
 
 
 def _predicate(name: str, body: Body, on_integers: Callable[[Value, bool], Value]) -> Any:
@@ -759,9 +759,7 @@ def _make_sel() -> Any:
     def resolve(args: Sequence[Any]) -> tuple[Any, list[Any]]:
         condition, *choices = args
         if not isinstance(plain_number(condition), types.Boolean):
-            raise TypingError(
-                f"the condition of sel() must be a bool, not {condition}; compare it with something"
-            )
+            raise TypingError(f"the condition of sel() must be a bool, not {condition}; compare it with something")
         ty = common_type(choices)
         return ty, [types.boolean, ty, ty]
 
@@ -787,8 +785,7 @@ def _make_radd() -> Any:
         if isinstance(signature.return_type, types.Boolean):
             return a.builder.or_(a.llvm, b.llvm)
         if a.is_float:
-            # Only this addition may be regrouped: a vectorised sum needs it, the rounding tricks above forbid
-            # it.
+            # Only this addition may be regrouped: a vectorised sum needs it, the rounding tricks above forbid it.
             return a.builder.fadd(a.llvm, b.llvm, flags=("reassoc", "nsz"))
         return (a + b).llvm
 
@@ -803,9 +800,8 @@ def _make_fmod() -> Any:
             return b.frem(x.llvm, y.llvm)
         if isinstance(signature.return_type, types.Boolean):
             return ir.Constant(ir.IntType(1), 0)
-        # The machine's division traps on 0 and on the least integer by -1; the remainder by 1 is 0, as wanted
-        # for both.
-        safe = select((y == 0), x.lifted(1), y)
+        # The machine traps on division by 0, and of the least integer by -1. By 1 the remainder is 0, as wanted.
+        safe = select(y == 0, x.lifted(1), y)
         if signature.return_type.signed:
             return b.srem(x.llvm, select(safe == -1, x.lifted(1), safe).llvm)
         return b.urem(x.llvm, safe.llvm)
@@ -813,8 +809,7 @@ def _make_fmod() -> Any:
     return make_intrinsic("fmod", 2, emit, _common)
 
 
-# The C library's own reduction of far arguments is off by several ULP at worst (glibc), so even there ours
-# serves.
+# The C library may be off by several ULP for far arguments (glibc: 8 for the worst), so there ours serves here too.
 def _fallback_sincos(context: Any, x: Value) -> Any:
     return _far_patched(x, [libm(context, math.sin, x), libm(context, math.cos, x)], _sin_far, _cos_far)
 
@@ -832,7 +827,15 @@ def _fallback_tan(context: Any, x: Value) -> Any:
 
 
 def _fallback_erfx(context: Any, x: Value) -> tuple[Value, Value]:
-    return libm(context, math.erf, x), libm(context, math.exp, -(x * x))
+    # exp(-a*a), a*a in two parts: the square of a's first 26 bits, which is exact, and the rest.
+    a = at_most(fabs(x), 27.5)
+    h = unbits(bits(a) & -(1 << 27))
+    e = libm(context, math.exp, -(h * h)) * libm(context, math.exp, (h - a) * (h + a))
+    return libm(context, math.erf, x), e
+
+
+def _fallback_cbrt(context: Any, x: Value) -> Value:
+    return _cbrt(x)
 
 
 def _rounding(name: str) -> Any:
@@ -841,33 +844,33 @@ def _rounding(name: str) -> Any:
 
 NAMESPACE: dict[str, object] = {
     "sqrt": _same_type_function("sqrt", 1, sqrt),
-    "exp": _float_function("exp", body=_pure(_exp), body32=_pure(_exp32)),
-    "cbrt": _float_function("cbrt", body=_pure(_cbrt), fallback=_pure(_cbrt)),
-    "expm1": _float_function("expm1", body=_pure(_expm1)),
-    "log": _float_function("log", body=_pure(_log)),
-    "log1p": _float_function("log1p", body=_pure(_log1p)),
-    "sin": _float_function("sin", body=_pure(_sin), fallback=_fallback_sin),
-    "cos": _float_function("cos", body=_pure(_cos), fallback=_fallback_cos),
-    "sincos": _float_function("sincos", body=_pure(_sincos), fallback=_fallback_sincos, pair=True),
-    "tan": _float_function("tan", body=_pure(_tan), fallback=_fallback_tan),
-    "tanh": _float_function("tanh", body=_pure(_tanh)),
-    "erf": _float_function("erf", body=_pure(_erf)),
-    "erfx": _float_function("erfx", body=_pure(_erfx), fallback=_fallback_erfx, pair=True),
-    "exp2": _float_function("exp2", body=_pure(_exp2)),
-    "log2": _float_function("log2", body=_pure(_log2)),
-    "log10": _float_function("log10", body=_pure(_log10)),
-    "asin": _float_function("asin", body=_pure(_asin)),
-    "acos": _float_function("acos", body=_pure(_acos)),
-    "atan": _float_function("atan", body=_pure(_atan)),
-    "sinh": _float_function("sinh", body=_pure(_sinh)),
-    "cosh": _float_function("cosh", body=_pure(_cosh)),
-    "asinh": _float_function("asinh", body=_pure(_asinh)),
-    "acosh": _float_function("acosh", body=_pure(_acosh)),
-    "atanh": _float_function("atanh", body=_pure(_atanh)),
-    "erfc": _float_function("erfc", body=_pure(_erfc)),
-    "atan2": _float_function("atan2", 2, body=_pure(_atan2)),
-    "hypot": _float_function("hypot", 2, body=_pure(_hypot)),
-    "pow": _float_function("pow", 2, body=_pure(_pow)),
+    "exp": _float_function("exp", _exp, body32=_exp32),
+    "cbrt": _float_function("cbrt", _cbrt, fallback=_fallback_cbrt),
+    "sin": _float_function("sin", _sin, fallback=_fallback_sin),
+    "cos": _float_function("cos", _cos, fallback=_fallback_cos),
+    "sincos": _float_function("sincos", _sincos, fallback=_fallback_sincos, pair=True),
+    "tan": _float_function("tan", _tan, fallback=_fallback_tan),
+    "erfx": _float_function("erfx", _erfx, fallback=_fallback_erfx, pair=True),
+    "exp2": _float_function("exp2", _exp2),
+    "expm1": _float_function("expm1", _expm1),
+    "log": _float_function("log", _log),
+    "log2": _float_function("log2", _log2),
+    "log10": _float_function("log10", _log10),
+    "log1p": _float_function("log1p", _log1p),
+    "tanh": _float_function("tanh", _tanh),
+    "asin": _float_function("asin", _asin),
+    "acos": _float_function("acos", _acos),
+    "atan": _float_function("atan", _atan),
+    "sinh": _float_function("sinh", _sinh),
+    "cosh": _float_function("cosh", _cosh),
+    "asinh": _float_function("asinh", _asinh),
+    "acosh": _float_function("acosh", _acosh),
+    "atanh": _float_function("atanh", _atanh),
+    "erf": _float_function("erf", _erf),
+    "erfc": _float_function("erfc", _erfc),
+    "atan2": _float_function("atan2", _atan2, 2),
+    "hypot": _float_function("hypot", _hypot, 2),
+    "pow": _float_function("pow", _pow, 2),
     "floor": _rounding("floor"),
     "ceil": _rounding("ceil"),
     "trunc": _rounding("trunc"),
