@@ -7,13 +7,27 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from jitgrad.errors import DefinitionError
-from jitgrad.ops import comparison, creation, elementwise, indexing, joining, linalg, products, reduction, shape
+from jitgrad.ops import (
+    comparison,
+    creation,
+    elementwise,
+    indexing,
+    joining,
+    linalg,
+    products,
+    reduction,
+    scan,
+    shape,
+    softmax,
+    sorting,
+    statistics,
+)
 from jitgrad.ops.blocks import Operation
 
 __all__ = ["operations"]
 
 _MODULES: Final[tuple[ModuleType, ...]] = (
-    elementwise, comparison, reduction, shape, joining, indexing, creation, products, linalg,
+    elementwise, comparison, reduction, scan, softmax, sorting, statistics, shape, joining, indexing, creation, products, linalg,
 )  # fmt: skip
 
 

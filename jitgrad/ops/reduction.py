@@ -22,8 +22,10 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
+    "cast",
     "count_nonzero",
     "dropped_shape",
+    "floating",
     "kept",
     "max",
     "mean",
@@ -33,6 +35,7 @@ __all__ = [
     "ptp",
     "reduction_samples",
     "sum",
+    "wide",
 ]
 
 Axis = Any
@@ -67,14 +70,15 @@ def dropped_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, .
     return tuple(n for i, n in enumerate(shape) if i not in axes)
 
 
-def _cast(x: Value, dtype: Any, what: str) -> Value:
+def cast(x: Value, dtype: Any, what: str) -> Value:
+    """The value in the dtype that the caller of ``what`` asked for; itself where that is None or its own."""
     if dtype is None:
         return x
     made = check_dtype(dtype, what)
     return x if made == x.dtype else convert(x, dtype=made)
 
 
-def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """NumPy's rule for sums and products: small integers and booleans become long ones."""
     if dtype.kind in "bi":
         return INT64
@@ -94,7 +98,7 @@ def sum(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False)
     >>> jg.sum([[1.0, 2.0], [3.0, 4.0]], axis=0)
     tensor([4., 6.])
     """
-    x = _cast(as_value(x, "sum"), dtype, "sum")
+    x = cast(as_value(x, "sum"), dtype, "sum")
     axes = reduced_axes(axis, x.ndim, "sum")
     return kept(sum_over(x, axes=axes), x, axes, keepdims)
 
@@ -137,7 +141,7 @@ def floating(x: Value, dtype: Any, what: str) -> Value:
         raise DtypeError(
             f"{what}: dtype must be float64 or float32, not {np.dtype(dtype)}; round and convert the result"
         )
-    return _cast(x, (None if is_float(x.dtype) else FLOAT64) if dtype is None else dtype, what)
+    return cast(x, (None if is_float(x.dtype) else FLOAT64) if dtype is None else dtype, what)
 
 
 # --------------------------------------------------------------------------- products
@@ -187,8 +191,8 @@ def exclusive_products(x, *, axes):
 
 @reduction(
     start=lambda dtype: 1.0 if dtype.kind == "f" else 1,
-    accumulator=lambda dtype: FLOAT64 if dtype.kind == "f" else _wide(dtype),
-    result=_wide,
+    accumulator=lambda dtype: FLOAT64 if dtype.kind == "f" else wide(dtype),
+    result=wide,
     vjp=lambda g, out, x, *, axes: (spread(g, x.shape, axes) * exclusive_products(x, axes=axes),),
     jvp=lambda tangents, out, x, *, axes: sum_over(tangents[0] * exclusive_products(x, axes=axes), axes=axes),
 )
@@ -208,7 +212,7 @@ def prod(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False
     >>> x.grad
     tensor([ 0., 10.,  0.])
     """
-    x = _cast(as_value(x, "prod"), dtype, "prod")
+    x = cast(as_value(x, "prod"), dtype, "prod")
     axes = reduced_axes(axis, x.ndim, "prod")
     return kept(prod_over(x, axes=axes), x, axes, keepdims)
 
@@ -246,7 +250,7 @@ def average_kernel(h, x, best, out):
         for k in range(n):
             ties += row[k] == extreme
             total = scalar.radd(total, scalar.sel(row[k] == extreme, other[k], 0.0))
-        out[r] = total / ties if ties else NAN  # noqa: F821 (a name of the kernels)
+        out[r] = total / ties if ties else np.nan
 
 
 @host(

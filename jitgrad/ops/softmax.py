@@ -1,0 +1,309 @@
+"""logsumexp, softmax and log_softmax: stable for any finite input, and at infinities.
+
+Exponentials are taken of the distance to the greatest element, so that nothing overflows. Where that one is infinite,
+the limit is taken: the infinite elements share all the weight. The kernels work on rows; float32 sums run in float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.core import scalar
+from jitgrad.core.aval import make_aval
+from jitgrad.core.dispatch import as_value
+from jitgrad.core.primitive import Value
+from jitgrad.kernels.kernel import ArrayKernel
+from jitgrad.ops.axes import from_rows, reduced_axes, rows_of
+from jitgrad.ops.blocks import Call, host, operation
+from jitgrad.ops.elementwise import exp
+from jitgrad.ops.linear import spread, sum_over
+from jitgrad.ops.reduction import Axis, dropped_shape, floating, kept, reduction_samples
+
+__all__ = ["log_softmax", "logsumexp", "softmax"]
+
+
+def _spread_sum(x: Value, axes: tuple[int, ...]) -> Value:
+    """The sums over the axes, at every element that went into them."""
+    return spread(sum_over(x, axes=axes), x.shape, axes)
+
+
+def _like_first(x, *_, axes):
+    return make_aval(x.shape, x.dtype)
+
+
+# --------------------------------------------------------------------------- softmax
+
+
+@ArrayKernel
+def softmax_kernel(x, nothing, out):
+    """``exp(x) / sum(exp(x))`` of each row; ``nothing`` where every element of a row is -inf."""
+    n = x.shape[1]
+    for r in range(x.shape[0] if n else 0):
+        row = x[r]
+        made = out[r]
+        top = row[0]
+        for k in range(n):
+            top = scalar.maximum(top, row[k])
+        if top == -np.inf:
+            for k in range(n):
+                made[k] = nothing
+        elif top == np.inf:
+            ties = 0
+            for k in range(n):
+                ties += row[k] == top
+            for k in range(n):
+                made[k] = scalar.sel(row[k] == top, 1.0 / ties, 0.0)
+        else:
+            total = 0.0
+            for k in range(n):
+                weight = scalar.exp(row[k] - top)
+                made[k] = weight
+                total = scalar.radd(total, weight)
+            scale = 1.0 / total
+            for k in range(n):
+                made[k] = made[k] * scale
+
+
+@ArrayKernel
+def softmax_pull_kernel(g, weights, out):
+    """``weights * (g - sum(g * weights))`` of each row."""
+    n = weights.shape[1]
+    for r in range(weights.shape[0]):
+        row = weights[r]
+        pulled = g[r]
+        made = out[r]
+        total = 0.0
+        for k in range(n):
+            total = scalar.radd(total, pulled[k] * row[k])
+        for k in range(n):
+            made[k] = row[k] * (pulled[k] - total)
+
+
+def _pull_vjp(h, out, g, weights, *, axes):
+    """The map is symmetric in ``g``; in the weights it is their product with a difference."""
+    of_weights = h * (g - _spread_sum(g * weights, axes)) - g * _spread_sum(h * weights, axes)
+    return softmax_pull(h, weights, axes=axes), of_weights
+
+
+def _pull_jvp(tangents, out, g, weights, *, axes):
+    tg, tw = tangents
+    moved = None if tg is None else softmax_pull(tg, weights, axes=axes)
+    if tw is not None:
+        turned = tw * (g - _spread_sum(g * weights, axes)) - weights * _spread_sum(g * tw, axes)
+        moved = turned if moved is None else moved + turned
+    return moved
+
+
+@host(infer=_like_first, vjp=_pull_vjp, jvp=_pull_jvp)
+def softmax_pull(g, weights, *, axes):
+    rows = rows_of(weights, axes)
+    out = np.empty_like(rows)
+    softmax_pull_kernel(rows_of(g, axes), rows, out)
+    return from_rows(out, weights.shape, axes)
+
+
+@host(
+    infer=lambda x, *, axes, nothing: make_aval(x.shape, x.dtype),
+    vjp=lambda g, out, x, *, axes, nothing: (softmax_pull(g, out, axes=axes),),
+    jvp=lambda tangents, out, x, *, axes, nothing: softmax_pull(tangents[0], out, axes=axes),
+)
+def softmax_over(x, *, axes, nothing):
+    rows = rows_of(x, axes)
+    out = np.empty_like(rows)
+    softmax_kernel(rows, float("nan") if nothing is None else nothing, out)
+    return from_rows(out, x.shape, axes)
+
+
+def _softmax_samples(rng: np.random.Generator) -> list[Call]:
+    a = rng.uniform(-2.0, 2.0, (3, 4, 2))
+    return [
+        Call((a,), {}),
+        Call((a,), {"axis": 1}),
+        Call((a, 0), {}),
+        Call((a,), {"axis": None}),
+        Call((a,), {"axis": (0, -1)}),
+        Call((a[0] * 300.0,), {}),
+        Call((np.zeros((2, 0)),), {}),
+    ]
+
+
+def _reference_axes(x: Any, axis: Any) -> Any:
+    return tuple(range(np.ndim(x))) if axis is None else axis
+
+
+def _softmax_reference(x: Any, axis: Any = -1) -> Any:
+    axis = _reference_axes(x, axis)
+    weights = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
+    return weights / np.sum(weights, axis=axis, keepdims=True)
+
+
+@operation(samples=_softmax_samples, method=True, reference=_softmax_reference)
+def softmax(x: Any, axis: Axis = -1) -> Value:
+    """``exp(x) / sum(exp(x))`` along an axis (the last by default; a tuple of axes or None for all).
+
+    Never overflows: elements are taken relative to the greatest. Where that is inf, the infinite elements share the
+    weight evenly; a row of -inf alone gives NaN. Integers become float64. Derivative: ``s * (g - sum(g * s))``.
+
+    >>> import jitgrad as jg
+    >>> jg.softmax([1000.0, 1000.0])
+    tensor([0.5, 0.5])
+    """
+    x = floating(as_value(x, "softmax"), None, "softmax")
+    return softmax_over(x, axes=reduced_axes(axis, x.ndim, "softmax"), nothing=None)
+
+
+# --------------------------------------------------------------------------- logsumexp
+
+
+@ArrayKernel
+def logsumexp_kernel(x, out):
+    """``log(sum(exp(x)))`` of each row."""
+    n = x.shape[1]
+    for r in range(x.shape[0]):
+        row = x[r]
+        top = row[0] if n else -np.inf
+        for k in range(n):
+            top = scalar.maximum(top, row[k])
+        if scalar.isinf(top):
+            out[r] = top
+        else:
+            total = 0.0
+            for k in range(n):
+                total = scalar.radd(total, scalar.exp(row[k] - top))
+            out[r] = top + scalar.log(total)
+
+
+def _logsumexp_jvp(tangents, out, x, *, axes):
+    return sum_over(tangents[0] * softmax_over(x, axes=axes, nothing=0.0), axes=axes)
+
+
+@host(
+    infer=lambda x, *, axes: make_aval(dropped_shape(x.shape, axes), x.dtype),
+    # the weights are computed anew: exp(x - out) would lose the digits that a large result has lost
+    vjp=lambda g, out, x, *, axes: (spread(g, x.shape, axes) * softmax_over(x, axes=axes, nothing=0.0),),
+    jvp=_logsumexp_jvp,
+)
+def logsumexp_over(x, *, axes):
+    out = np.empty(dropped_shape(x.shape, axes), x.dtype)
+    logsumexp_kernel(rows_of(x, axes), out.reshape(-1))
+    return out
+
+
+def _logsumexp_reference(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    return np.log(np.sum(np.exp(x), axis=axis, keepdims=keepdims))
+
+
+@operation(samples=reduction_samples, method=True, reference=_logsumexp_reference)
+def logsumexp(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
+    """``log(sum(exp(x)))`` over axes (all by default), which never overflows; -inf of no elements.
+
+    Integers become float64. Derivative: ``softmax(x)``; 0 where every element is -inf.
+
+    >>> import jitgrad as jg
+    >>> float(jg.logsumexp([1000.0, 1000.0])) - 1000.0 == float(jg.log(2.0))
+    True
+    """
+    x = floating(as_value(x, "logsumexp"), None, "logsumexp")
+    axes = reduced_axes(axis, x.ndim, "logsumexp")
+    return kept(logsumexp_over(x, axes=axes), x, axes, keepdims)
+
+
+# --------------------------------------------------------------------------- log_softmax
+
+
+@ArrayKernel
+def log_softmax_kernel(x, out):
+    """``x - log(sum(exp(x)))`` of each row."""
+    n = x.shape[1]
+    for r in range(x.shape[0] if n else 0):
+        row = x[r]
+        made = out[r]
+        top = row[0]
+        for k in range(n):
+            top = scalar.maximum(top, row[k])
+        if top == np.inf:
+            ties = 0
+            for k in range(n):
+                ties += row[k] == top
+            share = 0.0 - scalar.log(ties * 1.0)
+            for k in range(n):
+                made[k] = scalar.sel(row[k] == top, share, -np.inf)
+        else:
+            total = 0.0
+            for k in range(n):
+                total = scalar.radd(total, scalar.exp(row[k] - top))
+            total = scalar.log(total)
+            for k in range(n):
+                made[k] = (row[k] - top) - total
+
+
+@ArrayKernel
+def log_softmax_pull_kernel(g, logs, out):
+    """``g - exp(logs) * sum(g)`` of each row."""
+    n = logs.shape[1]
+    for r in range(logs.shape[0]):
+        row = logs[r]
+        pulled = g[r]
+        made = out[r]
+        total = 0.0
+        for k in range(n):
+            total = scalar.radd(total, pulled[k])
+        for k in range(n):
+            made[k] = pulled[k] - scalar.exp(row[k]) * total
+
+
+def _log_pull_vjp(h, out, g, logs, *, axes):
+    weights = exp(logs)
+    weighted = h * weights
+    return h - _spread_sum(weighted, axes), -weighted * _spread_sum(g, axes)
+
+
+def _log_pull_jvp(tangents, out, g, logs, *, axes):
+    tg, tl = tangents
+    moved = None if tg is None else log_softmax_pull(tg, logs, axes=axes)
+    if tl is not None:
+        turned = -(tl * exp(logs)) * _spread_sum(g, axes)
+        moved = turned if moved is None else moved + turned
+    return moved
+
+
+@host(infer=_like_first, vjp=_log_pull_vjp, jvp=_log_pull_jvp)
+def log_softmax_pull(g, logs, *, axes):
+    rows = rows_of(logs, axes)
+    out = np.empty_like(rows)
+    log_softmax_pull_kernel(rows_of(g, axes), rows, out)
+    return from_rows(out, logs.shape, axes)
+
+
+@host(
+    infer=_like_first,
+    vjp=lambda g, out, x, *, axes: (log_softmax_pull(g, out, axes=axes),),
+    jvp=lambda tangents, out, x, *, axes: tangents[0] - _spread_sum(tangents[0] * exp(out), axes),
+)
+def log_softmax_over(x, *, axes):
+    rows = rows_of(x, axes)
+    out = np.empty_like(rows)
+    log_softmax_kernel(rows, out)
+    return from_rows(out, x.shape, axes)
+
+
+def _log_softmax_reference(x: Any, axis: Any = -1) -> Any:
+    axis = _reference_axes(x, axis)
+    moved = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    return moved - np.log(np.sum(np.exp(moved), axis=axis, keepdims=True))
+
+
+@operation(samples=_softmax_samples, method=True, reference=_log_softmax_reference)
+def log_softmax(x: Any, axis: Axis = -1) -> Value:
+    """``x - log(sum(exp(x)))`` along an axis (the last by default; a tuple of axes or None for all).
+
+    Accurate where softmax underflows. Integers become float64. Derivative: ``g - softmax(x) * sum(g)``.
+
+    >>> import jitgrad as jg
+    >>> jg.log_softmax([0.0, -1000.0])
+    tensor([    0., -1000.])
+    """
+    x = floating(as_value(x, "log_softmax"), None, "log_softmax")
+    return log_softmax_over(x, axes=reduced_axes(axis, x.ndim, "log_softmax"))

@@ -1,0 +1,136 @@
+"""Sorting along an axis, and searching in what is sorted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.core.aval import INT64, make_aval
+from jitgrad.core.dispatch import as_value
+from jitgrad.core.primitive import Value
+from jitgrad.errors import ArgumentError, ShapeError
+from jitgrad.ops.axes import axis_of, flat_offsets, from_rows, rows_of
+from jitgrad.ops.blocks import Call, host, operation
+from jitgrad.ops.linear import gather, reshape_to
+from jitgrad.ops.reduction import Axis
+
+__all__ = ["argsort", "searchsorted", "sort"]
+
+
+def _order(rows: np.ndarray[Any, Any], descending: bool, stable: bool) -> np.ndarray[Any, Any]:
+    """The sorting permutation of each row; equal elements keep their order both ways, NaN is greatest."""
+    kind = "stable" if stable else "quicksort"
+    if not descending:
+        return np.argsort(rows, axis=1, kind=kind)  # type: ignore[call-overload, no-any-return]
+    # from the other end, so that the last of equal elements comes first before the order is turned
+    turned = np.argsort(rows[:, ::-1], axis=1, kind=kind)  # type: ignore[call-overload]
+    return (rows.shape[1] - 1 - turned)[:, ::-1]  # type: ignore[no-any-return]
+
+
+@host(infer=lambda x, **_: make_aval(x.shape, INT64), nondiff=True)
+def sorting_order(x, *, axis, descending, stable):
+    return from_rows(np.ascontiguousarray(_order(rows_of(x, (axis,)), descending, stable)), x.shape, (axis,))
+
+
+@host(infer=lambda x, **_: make_aval(x.shape, INT64), nondiff=True)
+def sorting_positions(x, *, axis, descending, stable):
+    """The same permutation as places in C order, for a gather."""
+    order = _order(rows_of(x, (axis,)), descending, stable)
+    others = tuple(i for i in range(x.ndim) if i != axis)
+    places = flat_offsets(x.shape, (axis,))[order] + flat_offsets(x.shape, others)[:, None]
+    return from_rows(np.ascontiguousarray(places), x.shape, (axis,))
+
+
+def _sort_samples(rng: np.random.Generator) -> list[Call]:
+    a = rng.uniform(-2.0, 2.0, (3, 4, 2))
+    return [
+        Call((a,), {}),
+        Call((a, 1), {}),
+        Call((a,), {"axis": 0, "descending": True}),
+        Call((a,), {"axis": None}),
+        Call((a.transpose(2, 0, 1),), {"axis": -2, "stable": False}),
+        Call((np.zeros((2, 0)),), {}),
+    ]
+
+
+def _sort_reference(x: Any, axis: Any = -1, *, descending: bool = False, stable: bool = True) -> Any:
+    found = np.sort(x, axis)
+    return np.flip(found, -1 if axis is None else axis) if descending else found
+
+
+def _argsort_reference(x: Any, axis: Any = -1, *, descending: bool = False, stable: bool = True) -> Any:
+    return np.argsort(-x if descending else x, axis)
+
+
+def _along(x: Any, axis: Axis, what: str) -> tuple[Value, int]:
+    x = as_value(x, what)
+    if axis is None:
+        return reshape_to(x, shape=(x.size,)), 0
+    if x.ndim == 0:
+        raise ShapeError(f"{what} along axis {axis}: a scalar has no axis")
+    return x, axis_of(axis, x.ndim, f"{what}: axis")
+
+
+@operation(samples=_sort_samples, reference=_sort_reference)
+def sort(x: Any, axis: Axis = -1, *, descending: bool = False, stable: bool = True) -> Value:
+    """A sorted copy along an axis (the last by default; None: of all elements). NaN counts as greatest.
+
+    Raises ShapeError for a scalar. Derivative: the cotangent, put back where the elements came from; of equal elements
+    each gets that of one place.
+
+    >>> import jitgrad as jg
+    >>> jg.sort([3.0, 1.0, 2.0], descending=True)
+    tensor([3., 2., 1.])
+    """
+    x, number = _along(x, axis, "sort")
+    return gather(x, sorting_positions(x, axis=number, descending=bool(descending), stable=bool(stable)))
+
+
+@operation(samples=_sort_samples, nondiff=True, method=True, reference=_argsort_reference)
+def argsort(x: Any, axis: Axis = -1, *, descending: bool = False, stable: bool = True) -> Value:
+    """The indices (int64) that sort along an axis (the last by default; None: all elements in C order).
+
+    Equal elements keep their order where ``stable``; NaN counts as greatest. Raises ShapeError for a scalar. Not
+    differentiable.
+
+    >>> import jitgrad as jg
+    >>> jg.argsort([3.0, 1.0, 2.0])
+    tensor([1, 2, 0])
+    """
+    x, number = _along(x, axis, "argsort")
+    return sorting_order(x, axis=number, descending=bool(descending), stable=bool(stable))
+
+
+# --------------------------------------------------------------------------- searching
+
+
+@host(infer=lambda x, values, *, side: make_aval(values.shape, INT64), nondiff=True)
+def search(x, values, *, side):
+    return np.asarray(np.searchsorted(x, values, side=side), np.int64)
+
+
+def _search_samples(rng: np.random.Generator) -> list[Call]:
+    a = np.sort(rng.uniform(-2.0, 2.0, 7))
+    return [Call((a, rng.uniform(-3.0, 3.0, (2, 3))), {}), Call((a, a[2], "right"), {})]
+
+
+@operation(samples=_search_samples, nondiff=True)
+def searchsorted(x: Any, values: Any, side: str = "left", sorter: Any = None) -> Value:
+    """Where (int64) values would have to be inserted into the sorted, one-dimensional ``x`` to keep it sorted.
+
+    ``side``: before ("left") or behind ("right") equal elements. ``sorter``: the indices that sort ``x``. Raises
+    ShapeError where ``x`` has not one axis, ArgumentError for another side. Not differentiable.
+
+    >>> import jitgrad as jg
+    >>> jg.searchsorted([1.0, 2.0, 4.0], [2.0, 3.0])
+    tensor([1, 2])
+    """
+    x = as_value(x, "searchsorted")
+    if x.ndim != 1:
+        raise ShapeError(f"searchsorted: what is searched must have one axis, not shape {x.shape}")
+    if side not in ("left", "right"):
+        raise ArgumentError(f"searchsorted: side must be 'left' or 'right', not {side!r}")
+    if sorter is not None:
+        x = gather(x, as_value(sorter, "searchsorted: sorter"))
+    return search(x, as_value(values, "searchsorted: values"), side=side)

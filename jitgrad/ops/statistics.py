@@ -1,0 +1,530 @@
+"""Variance, standard deviation, order statistics, weighted means, and reductions that leave NaN out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jitgrad.core import scalar
+from jitgrad.core.aval import BOOL, FLOAT64, INT64, make_aval
+from jitgrad.core.dispatch import as_value, wrap
+from jitgrad.core.primitive import Elementwise, Partials, Primitive, Value
+from jitgrad.errors import ArgumentError, NotDifferentiableError, ShapeError
+from jitgrad.kernels.kernel import ArrayKernel
+from jitgrad.ops.axes import extent_of, flat_offsets, from_rows, reduced_axes, rows_of
+from jitgrad.ops.blocks import Call, host, operation
+from jitgrad.ops.comparison import equal, isnan
+from jitgrad.ops.elementwise import where
+from jitgrad.ops.linear import expand, gather, kept_shape, reshape_to, slice_view, spread, sum_over
+from jitgrad.ops.reduction import (
+    Axis,
+    dropped_shape,
+    floating,
+    kept,
+    max,
+    mean_over,
+    min,
+    prod,
+    reduction_samples,
+    sum,
+)
+
+__all__ = [
+    "average",
+    "median",
+    "nanmax",
+    "nanmean",
+    "nanmin",
+    "nanprod",
+    "nanstd",
+    "nansum",
+    "nanvar",
+    "percentile",
+    "quantile",
+    "std",
+    "var",
+]
+
+# --------------------------------------------------------------------------- variance
+
+
+@ArrayKernel
+def variance_kernel(x, divisor, out):
+    """Mean square distance to the mean, in two passes; distances are taken from the first element first, so that a row
+    of equal elements gives exactly 0."""
+    n = x.shape[1]
+    for r in range(x.shape[0]):
+        row = x[r]
+        if divisor > 0.0 and n > 0:
+            first = np.float64(row[0])
+            total = 0.0
+            for k in range(n):
+                total = scalar.radd(total, np.float64(row[k]) - first)
+            shift = total / n
+            total = 0.0
+            rest = 0.0
+            for k in range(n):
+                distance = (np.float64(row[k]) - first) - shift
+                rest = scalar.radd(rest, distance)
+                total = scalar.radd(total, distance * distance)
+            out[r] = (total - rest * rest / n) / divisor
+        else:
+            out[r] = np.nan
+
+
+@ArrayKernel
+def center_kernel(x, out):
+    """Each row less its mean."""
+    n = x.shape[1]
+    for r in range(x.shape[0]):
+        row = x[r]
+        made = out[r]
+        if n > 0:
+            first = np.float64(row[0])
+            total = 0.0
+            for k in range(n):
+                total = scalar.radd(total, np.float64(row[k]) - first)
+            shift = total / n
+            for k in range(n):
+                made[k] = (np.float64(row[k]) - first) - shift
+
+
+@host(
+    infer=lambda x, *, axes: make_aval(x.shape, x.dtype),
+    transpose=lambda g, x, *, axes: center(g, axes=axes),
+    contracts=True,
+)
+def center(x, *, axes):
+    """The elements less their mean: a projection, which is its own transpose."""
+    rows = rows_of(x, axes)
+    out = np.empty_like(rows)
+    center_kernel(rows, out)
+    return from_rows(out, x.shape, axes)
+
+
+def _quotient_or_zero(x, y):
+    return scalar.sel(y == 0.0, x * 0.0, x / y)
+
+
+# 0 where y is 0, which is what a standard deviation of 0 gets; its own derivative is not mended there
+quotient_or_zero = Primitive(
+    "quotient_or_zero",
+    Elementwise(_quotient_or_zero, 2, "float", {}),
+    Partials((lambda out, x, y: 1.0 / y, lambda out, x, y: -out / y), (None, None)),
+)
+
+
+def _inverse_degrees(x: Value, axes: tuple[int, ...], correction: float) -> float:
+    """1/(n - correction), or NaN where that is not positive."""
+    degrees = extent_of(x.shape, axes) - correction
+    return 1.0 / degrees if degrees > 0 else float("nan")
+
+
+def _variance(x, axes, correction):
+    out = np.empty(dropped_shape(x.shape, axes), x.dtype)
+    variance_kernel(rows_of(x, axes), float(extent_of(x.shape, axes) - correction), out.reshape(-1))
+    return out
+
+
+def _variance_aval(x, *, axes, correction):
+    return make_aval(dropped_shape(x.shape, axes), x.dtype)
+
+
+def _var_vjp(g, out, x, *, axes, correction):
+    slope = g * (2.0 * _inverse_degrees(x, axes, correction))
+    return (spread(slope, x.shape, axes) * center(x, axes=axes),)
+
+
+def _var_jvp(tangents, out, x, *, axes, correction):
+    moved = sum_over(tangents[0] * center(x, axes=axes), axes=axes)
+    return moved * (2.0 * _inverse_degrees(x, axes, correction))
+
+
+@host(infer=_variance_aval, vjp=_var_vjp, jvp=_var_jvp)
+def var_over(x, *, axes, correction):
+    return _variance(x, axes, correction)
+
+
+def _std_vjp(g, out, x, *, axes, correction):
+    slope = quotient_or_zero(g * _inverse_degrees(x, axes, correction), out)
+    return (spread(slope, x.shape, axes) * center(x, axes=axes),)
+
+
+def _std_jvp(tangents, out, x, *, axes, correction):
+    moved = sum_over(tangents[0] * center(x, axes=axes), axes=axes)
+    return quotient_or_zero(moved * _inverse_degrees(x, axes, correction), out)
+
+
+@host(infer=_variance_aval, vjp=_std_vjp, jvp=_std_jvp)
+def std_over(x, *, axes, correction):
+    out = _variance(x, axes, correction)
+    return np.sqrt(out, out=out)
+
+
+def _spread_samples(rng: np.random.Generator) -> list[Call]:
+    a = rng.uniform(-2.0, 2.0, (3, 4, 2))
+    return [
+        Call((a,), {}),
+        Call((a,), {"axis": 1, "ddof": 1}),
+        Call((a, 0), {"correction": 0.5}),
+        Call((a,), {"axis": (0, -1), "keepdims": True}),
+        Call((a.transpose(2, 0, 1),), {"axis": (-1, 0)}),
+    ]
+
+
+def _correction(ddof: Any, correction: Any, what: str) -> float:
+    if correction is not None and ddof:
+        raise ArgumentError(f"{what}: ddof and correction are two names of one thing; give one of them")
+    given = ddof if correction is None else correction
+    return float(given)
+
+
+@operation(samples=_spread_samples, method=True)
+def var(
+    x: Any,
+    axis: Axis = None,
+    dtype: Any = None,
+    *,
+    ddof: float = 0,
+    keepdims: bool = False,
+    correction: float | None = None,
+) -> Value:
+    """Variance over axes (all by default): mean square distance to the mean, with divisor ``n - ddof``.
+
+    Computed in two passes, in float64 inside; NaN (and a NaN gradient) where ``n <= ddof``. Integers become float64.
+    ``correction`` is the array API's name for ``ddof``. Derivative: ``2 (x - mean(x)) / (n - ddof)``.
+
+    >>> import jitgrad as jg
+    >>> jg.var([1.0, 2.0, 3.0, 4.0])
+    tensor(1.25)
+    """
+    x = floating(as_value(x, "var"), dtype, "var")
+    axes = reduced_axes(axis, x.ndim, "var")
+    return kept(var_over(x, axes=axes, correction=_correction(ddof, correction, "var")), x, axes, keepdims)
+
+
+@operation(samples=_spread_samples, method=True)
+def std(
+    x: Any,
+    axis: Axis = None,
+    dtype: Any = None,
+    *,
+    ddof: float = 0,
+    keepdims: bool = False,
+    correction: float | None = None,
+) -> Value:
+    """Standard deviation over axes (all by default): the square root of ``var``.
+
+    NaN (and a NaN gradient) where ``n <= ddof``. Derivative: ``(x - mean(x)) / ((n - ddof) std)``, 0 where all elements
+    are equal (there the second derivative is NaN).
+
+    >>> import jitgrad as jg
+    >>> jg.std([1.0, 3.0])
+    tensor(1.)
+    """
+    x = floating(as_value(x, "std"), dtype, "std")
+    axes = reduced_axes(axis, x.ndim, "std")
+    return kept(std_over(x, axes=axes, correction=_correction(ddof, correction, "std")), x, axes, keepdims)
+
+
+# --------------------------------------------------------------------------- order statistics
+
+
+@host(
+    infer=lambda x, *, axes, ranks: make_aval((len(ranks), *dropped_shape(x.shape, axes)), INT64),
+    nondiff=True,
+)
+def ranked_positions(x, *, axes, ranks):
+    """Where, in C order, the elements of given ranks over the axes are; the place of a NaN where there is one."""
+    rows = rows_of(x, axes)
+    last = rows.shape[1] - 1
+    order = np.argpartition(rows, sorted({*ranks, last}), axis=1)  # NaN is greatest
+    chosen = order[:, ranks]
+    if x.dtype.kind == "f" and rows.size:
+        highest = order[:, last:]
+        chosen = np.where(np.isnan(np.take_along_axis(rows, highest, 1)), highest, chosen)
+    others = tuple(i for i in range(x.ndim) if i not in axes)
+    found = flat_offsets(x.shape, axes)[chosen] + flat_offsets(x.shape, others)[:, None]
+    return np.ascontiguousarray(found.T).reshape(len(ranks), *dropped_shape(x.shape, axes))
+
+
+def _not_a_number(x: Value, axes: tuple[int, ...]) -> Value:
+    return expand(wrap(np.full((), np.nan, x.dtype)), shape=dropped_shape(x.shape, axes))
+
+
+@operation(samples=reduction_samples)
+def median(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
+    """Median over axes (all by default): the middle element, or the mean of the two; NaN where there is one.
+
+    Integers become float64. Derivative: 1 for the middle element (one of those that are equal), or half to each of the
+    two.
+
+    >>> import jitgrad as jg
+    >>> jg.median([3.0, 1.0, 10.0])
+    tensor(3.)
+    """
+    x = floating(as_value(x, "median"), None, "median")
+    axes = reduced_axes(axis, x.ndim, "median")
+    n = extent_of(x.shape, axes)
+    if n == 0:
+        return kept(_not_a_number(x, axes), x, axes, keepdims)
+    ranks = (n // 2,) if n % 2 else (n // 2 - 1, n // 2)
+    middle = gather(x, ranked_positions(x, axes=axes, ranks=ranks))
+    return kept(mean_over(middle, axes=(0,)), x, axes, keepdims)
+
+
+def _constant(q: Any, what: str) -> np.ndarray[Any, Any]:
+    value = as_value(q, what)
+    if value.requires_grad:
+        raise NotDifferentiableError(f"{what} is not differentiated: detach() it")
+    array: np.ndarray[Any, Any] = value._array(what)
+    return array
+
+
+def _quantile_samples(rng: np.random.Generator) -> list[Call]:
+    a = rng.uniform(-2.0, 2.0, (3, 5, 2))
+    return [
+        Call((a, 0.3), {}),
+        Call((a, 0.61), {"axis": 1}),
+        Call((a, [0.0, 0.4, 1.0]), {"axis": (0, -1), "keepdims": True}),
+        Call((a[0, 0], 0.5), {"axis": 0}),
+    ]
+
+
+@operation(samples=_quantile_samples)
+def quantile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
+    """Quantiles over axes (all by default), interpolated linearly between neighbours; NaN where there is one.
+
+    ``q``: a number in [0, 1] or an array of them (whose axes come first in the result), always a constant. Raises
+    ArgumentError for other values. Derivative: the weights of the two neighbours.
+
+    >>> import jitgrad as jg
+    >>> jg.quantile([1.0, 2.0, 4.0], 0.75)
+    tensor(3.)
+    """
+    x = floating(as_value(x, "quantile"), None, "quantile")
+    wanted = _constant(q, "quantile: q")
+    if not np.all((wanted >= 0) & (wanted <= 1)):
+        raise ArgumentError(f"quantile: q must lie in [0, 1], not {q}")
+    axes = reduced_axes(axis, x.ndim, "quantile")
+    n = extent_of(x.shape, axes)
+    rest = kept_shape(x.shape, axes) if keepdims else dropped_shape(x.shape, axes)
+    if n == 0:
+        return expand(wrap(np.full((), np.nan, x.dtype)), shape=(*wanted.shape, *rest))
+    places = wanted.reshape(-1).astype(np.float64) * (n - 1)
+    below = np.floor(places).astype(np.int64)
+    above = np.minimum(below + 1, n - 1)
+    count = len(places)
+    both = gather(x, ranked_positions(x, axes=axes, ranks=(*below.tolist(), *above.tolist())))
+    low, high = slice_view(both, index=((0, count, None),)), slice_view(both, index=((count, None, None),))
+    weights = wrap((places - below).astype(x.dtype).reshape(-1, *(1,) * (both.ndim - 1)))
+    # no weight: nothing is taken from the neighbour, which may be infinite
+    mixed = where(equal(weights, 0.0), low, low + (high - low) * weights)
+    return reshape_to(mixed, shape=(*wanted.shape, *rest))
+
+
+def _percentile_samples(rng: np.random.Generator) -> list[Call]:
+    a = rng.uniform(-2.0, 2.0, (3, 5))
+    return [Call((a, 30.0), {}), Call((a, [0.0, 40.0, 100.0]), {"axis": 1})]
+
+
+@operation(samples=_percentile_samples)
+def percentile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
+    """``quantile(x, q / 100)``.
+
+    >>> import jitgrad as jg
+    >>> jg.percentile([1.0, 2.0, 4.0], 75)
+    tensor(3.)
+    """
+    wanted = _constant(q, "percentile: q")
+    if not np.all((wanted >= 0) & (wanted <= 100)):
+        raise ArgumentError(f"percentile: q must lie in [0, 100], not {q}")
+    return quantile(x, np.true_divide(wanted, 100.0), axis, keepdims=keepdims)
+
+
+# --------------------------------------------------------------------------- weighted means
+
+
+def _average_samples(rng: np.random.Generator) -> list[Call]:
+    a, w = rng.uniform(-2.0, 2.0, (3, 4)), rng.uniform(0.5, 2.0, (3, 4))
+    return [
+        Call((a,), {}),
+        Call((a, None, w), {}),
+        Call((a, 1, w[0]), {}),
+        Call((a,), {"axis": 0, "weights": w, "keepdims": True}),
+    ]
+
+
+@operation(samples=_average_samples)
+def average(x: Any, axis: Axis = None, weights: Any = None, *, keepdims: bool = False) -> Value:
+    """Weighted mean over axes (all by default): ``sum(weights * x) / sum(weights)``; the plain mean without weights.
+
+    ``weights`` have the shape of ``x``, or the extents of the axes in the order of ``axis``. Weights that add up to 0
+    give NaN or an infinity. Derivative: ``w / sum(w)``, and ``(x - average) / sum(w)`` for the weights.
+
+    >>> import jitgrad as jg
+    >>> jg.average([1.0, 4.0], weights=[2.0, 1.0])
+    tensor(2.)
+    """
+    x = floating(as_value(x, "average"), None, "average")
+    axes = reduced_axes(axis, x.ndim, "average")
+    if weights is None:
+        return kept(mean_over(x, axes=axes), x, axes, keepdims)
+    w = floating(as_value(weights, "average: weights"), None, "average: weights")
+    if w.shape != x.shape:
+        along = tuple(x.shape[i] for i in axes)
+        ordered = not isinstance(axis, tuple | list) or tuple(i % x.ndim for i in axis) == axes
+        if w.shape != along or not ordered:
+            raise ShapeError(
+                f"average: weights of shape {w.shape} fit neither the shape {x.shape} nor its extents {along} over axes {axes}"
+            )
+        w = expand(reshape_to(w, shape=tuple(n if i in axes else 1 for i, n in enumerate(x.shape))), shape=x.shape)
+    return sum(x * w, axis, keepdims=keepdims) / sum(w, axis, keepdims=keepdims)
+
+
+# --------------------------------------------------------------------------- without NaN
+
+
+def _nan_samples(rng: np.random.Generator) -> list[Call]:
+    a = rng.uniform(-2.0, 2.0, (3, 4, 2))
+    return [Call((a,), {}), Call((a, 1), {}), Call((a,), {"axis": (0, -1), "keepdims": True})]
+
+
+def _numbers(x: Any, dtype: Any, filler: float, what: str) -> tuple[Value, Value | None]:
+    """The operand with ``filler`` for every NaN, and where these were (None: it cannot have any)."""
+    x = as_value(x, what)
+    if dtype is not None:
+        x = x.astype(dtype)
+    if x.dtype.kind != "f":
+        return x, None
+    absent = isnan(x)
+    return where(absent, filler, x), absent
+
+
+@operation(samples=_nan_samples)
+def nansum(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> Value:
+    """Sum over axes (all by default) of what is not NaN.
+
+    Derivative: 1, and 0 for NaN elements.
+
+    >>> import jitgrad as jg
+    >>> jg.nansum([1.0, float("nan"), 2.0])
+    tensor(3.)
+    """
+    return sum(_numbers(x, dtype, 0.0, "nansum")[0], axis, keepdims=keepdims)
+
+
+@operation(samples=_nan_samples)
+def nanprod(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> Value:
+    """Product over axes (all by default) of what is not NaN.
+
+    Derivative: that of ``prod``, and 0 for NaN elements.
+
+    >>> import jitgrad as jg
+    >>> jg.nanprod([3.0, float("nan"), 2.0])
+    tensor(6.)
+    """
+    return prod(_numbers(x, dtype, 1.0, "nanprod")[0], axis, keepdims=keepdims)
+
+
+def _present(x: Value, absent: Value | None, axis: Axis, keepdims: bool) -> Value:
+    """How many elements are not NaN, in the dtype of the result."""
+    there = ~absent if absent is not None else expand(wrap(np.ones((), BOOL)), shape=x.shape)
+    return sum(there, axis, keepdims=keepdims).astype(x.dtype if x.dtype.kind == "f" else FLOAT64)
+
+
+@operation(samples=_nan_samples)
+def nanmean(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> Value:
+    """Mean over axes (all by default) of what is not NaN; NaN where nothing is left.
+
+    Derivative: 1 over the number of these, and 0 for NaN elements.
+
+    >>> import jitgrad as jg
+    >>> jg.nanmean([1.0, float("nan"), 2.0])
+    tensor(1.5)
+    """
+    x, absent = _numbers(floating(as_value(x, "nanmean"), dtype, "nanmean"), None, 0.0, "nanmean")
+    return sum(x, axis, keepdims=keepdims) / _present(x, absent, axis, keepdims)
+
+
+@operation(samples=_nan_samples)
+def nanvar(x: Any, axis: Axis = None, dtype: Any = None, *, ddof: float = 0, keepdims: bool = False) -> Value:
+    """Variance over axes (all by default) of what is not NaN; NaN where no more than ``ddof`` elements are left.
+
+    Derivative: that of ``var``, and 0 for NaN elements.
+
+    >>> import jitgrad as jg
+    >>> jg.nanvar([1.0, float("nan"), 3.0])
+    tensor(1.)
+    """
+    x, absent = _numbers(floating(as_value(x, "nanvar"), dtype, "nanvar"), None, 0.0, "nanvar")
+    count = _present(x, absent, axis, True)
+    mean = sum(x, axis, keepdims=True) / count
+    # a second step makes the mean of equal elements exact, and so their distances 0
+    mean = mean + sum(where(absent, 0.0, x - mean), axis, keepdims=True) / count
+    distance = where(absent, 0.0, x - mean)
+    degrees = _present(x, absent, axis, keepdims) - float(ddof)
+    total = sum(distance * distance, axis, keepdims=keepdims)
+    return total / where(degrees > 0.0, degrees, float("nan"))
+
+
+@operation(samples=_nan_samples)
+def nanstd(x: Any, axis: Axis = None, dtype: Any = None, *, ddof: float = 0, keepdims: bool = False) -> Value:
+    """Standard deviation over axes (all by default) of what is not NaN: the square root of ``nanvar``.
+
+    Derivative: that of ``std``, 0 where all elements are equal, and 0 for NaN elements.
+
+    >>> import jitgrad as jg
+    >>> jg.nanstd([1.0, float("nan"), 3.0])
+    tensor(1.)
+    """
+    return root(nanvar(x, axis, dtype, ddof=ddof, keepdims=keepdims))
+
+
+def _root(x):
+    return scalar.sqrt(x)
+
+
+# the square root of a variance: where that is 0, so are its slopes, and the derivative is 0
+root = Primitive(
+    "root",
+    Elementwise(_root, 1, "float", {}),
+    Partials((lambda out, x: quotient_or_zero(0.5, out),), (None,)),
+)
+
+
+def _beyond(x: Any, axis: Axis, keepdims: bool, what: str, sign: float) -> Value:
+    value = as_value(x, what)
+    x, absent = _numbers(value, None, -sign * float("inf"), what)
+    found = (max if sign > 0 else min)(x, axis, keepdims=keepdims)
+    if absent is None:
+        return found
+    left = sum(~absent, axis, keepdims=keepdims) > 0
+    return where(left, found, float("nan"))
+
+
+@operation(samples=_nan_samples)
+def nanmax(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
+    """Greatest element over axes (all by default) that is not NaN; NaN where nothing is left.
+
+    Derivative: that of ``max``, and 0 for NaN elements.
+
+    >>> import jitgrad as jg
+    >>> jg.nanmax([1.0, float("nan"), 3.0])
+    tensor(3.)
+    """
+    return _beyond(x, axis, keepdims, "nanmax", 1.0)
+
+
+@operation(samples=_nan_samples)
+def nanmin(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
+    """Least element over axes (all by default) that is not NaN; NaN where nothing is left.
+
+    Derivative: that of ``min``, and 0 for NaN elements.
+
+    >>> import jitgrad as jg
+    >>> jg.nanmin([1.0, float("nan"), 3.0])
+    tensor(1.)
+    """
+    return _beyond(x, axis, keepdims, "nanmin", -1.0)
