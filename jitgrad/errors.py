@@ -20,6 +20,7 @@ __all__ = [
     "GradientWarning",
     "GraphError",
     "InPlaceError",
+    "IndexingError",
     "JitgradError",
     "NoGraphError",
     "NotDifferentiableError",
@@ -38,6 +39,10 @@ class JitgradError(Exception):
 
 class ShapeError(JitgradError, ValueError):
     """Shapes, axes or extents that do not fit together."""
+
+
+class IndexingError(JitgradError, IndexError):
+    """An index that is out of bounds, or of a kind that arrays do not take."""
 
 
 class ArgumentError(JitgradError, ValueError):
