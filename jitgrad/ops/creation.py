@@ -151,7 +151,8 @@ def _plain_number(value: Any, what: str) -> Any:
         return value
     if value.requires_grad or value.is_traced:
         raise UnsupportedError(
-            f"{what}: the number of elements would depend on a value that is differentiated; write start + step * jg.arange(n)"
+            f"{what}: the number of elements would depend on a value that is differentiated; "
+            "write start + step * jg.arange(n)"
         )
     return value._array(what)[()]
 

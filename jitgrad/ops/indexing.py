@@ -2,103 +2,381 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from jitgrad.core.dispatch import as_value, is_value, wrap
 from jitgrad.core.primitive import Value
-from jitgrad.errors import ShapeError, UnsupportedError
-from jitgrad.ops.linear import BasicIndex, gather, slice_view
+from jitgrad.errors import ArgumentError, IndexingError, ShapeError, UnsupportedError
+from jitgrad.ops.axes import axis_of
+from jitgrad.ops.blocks import Call, operation
+from jitgrad.ops.elementwise import where
+from jitgrad.ops.linear import BasicIndex, gather, reshape_to, slice_view, take_at
+from jitgrad.ops.shape import ravel
 
-__all__ = ["basic_index", "flat_positions", "getitem"]
+__all__ = ["basic_index", "flat_positions", "getitem", "plain_index"]
+
+Array = np.ndarray[Any, Any]
+_FULL: Final = slice(None)
+_KINDS: Final = "integers, slices, None, Ellipsis, and arrays or lists of integers or booleans"
+
+
+# --------------------------------------------------------------------------- what users write
 
 
 def plain_index(index: Any) -> tuple[Any, ...]:
-    """The index as a tuple without tensors: those become their arrays."""
-    items = index if isinstance(index, tuple) else (index,)
-    return tuple(_plain(i) for i in items)
+    """The index as a tuple of ints, bools, slices, None, Ellipsis and ndarrays.
+
+    Raises IndexingError for floats and other things that NumPy does not take either.
+    """
+    return tuple(map(_plain, index)) if type(index) is tuple else (_plain(index),)
 
 
 def _plain(item: Any) -> Any:
+    kind = type(item)
+    if kind is int or kind is slice or item is None or item is Ellipsis or kind is bool:
+        return item
+    if isinstance(item, np.ndarray):
+        return _index_array(item)
+    if isinstance(item, np.bool_):
+        return bool(item)
+    if isinstance(item, np.integer):
+        return int(item)
     if is_value(item):
-        if item.dtype.kind not in "biu":
-            raise UnsupportedError(f"indices must be integers or booleans, not {item.dtype}")
-        array = item._array("indexing")
-        return array if array.ndim or array.dtype.kind == "b" else int(array)
-    if isinstance(item, list):
-        return np.asarray(as_value(item)._value) if item else np.zeros(0, np.int64)
-    if isinstance(item, float):
-        raise UnsupportedError("indices must be integers, slices, None, Ellipsis or arrays of integers or booleans, not a float")
-    return item
+        return _index_array(item._array("indexing"))
+    if isinstance(item, Sequence) and not isinstance(item, str | bytes):
+        array = as_value(list(item), "an index")._array("indexing")
+        return _index_array(array) if array.size else np.zeros(array.shape, np.int64)
+    if hasattr(item, "__index__"):
+        return item.__index__()
+    if hasattr(item, "__array__"):
+        return _index_array(np.asarray(item))
+    raise IndexingError(f"indices must be {_KINDS}, not {kind.__name__}")
+
+
+def _index_array(array: Array) -> Any:
+    if array.dtype.kind not in "biu":
+        raise IndexingError(f"indices must be {_KINDS}, not an array of {array.dtype}")
+    if array.ndim:
+        return array
+    return bool(array) if array.dtype.kind == "b" else int(array)
+
+
+def _out_of_bounds(i: int, axis: int, n: int) -> IndexingError:
+    return IndexingError(f"index {i} is out of bounds for axis {axis} of extent {n}")
 
 
 def basic_index(items: Sequence[Any], shape: tuple[int, ...]) -> BasicIndex | None:
     """The hashable form of an index of ints, slices, None and Ellipsis; None where it is not basic."""
-    if all(type(i) is int for i in items) and len(items) <= len(shape):
-        for position, (i, n) in enumerate(zip(items, shape, strict=False)):
-            if not -n <= i < n:
-                raise IndexError(f"index {i} is out of bounds for axis {position} of extent {n}")
-        return tuple(items)
-    made: list[Any] = []
+    dots = -1
     consumed = 0
-    for i in items:
-        if i is None or i is Ellipsis or isinstance(i, slice):
-            consumed += isinstance(i, slice)
-        elif isinstance(i, int | np.integer) and not isinstance(i, bool | np.bool_):
+    for position, i in enumerate(items):
+        kind = type(i)
+        if kind is int or kind is slice:
             consumed += 1
-        else:
+        elif i is Ellipsis:
+            if dots >= 0:
+                raise IndexingError("an index can only have a single ellipsis ('...')")
+            dots = position
+        elif i is not None:
             return None
-    if sum(i is Ellipsis for i in items) > 1:
-        raise IndexError("an index can only have a single ellipsis ('...')")
     if consumed > len(shape):
-        raise IndexError(f"too many indices: {consumed} for an array with {len(shape)} axes")
+        raise IndexingError(f"too many indices: {consumed} for an array with {len(shape)} axes")
+    made: list[Any] = []
     axis = 0
     for i in items:
-        if i is Ellipsis:
+        kind = type(i)
+        if kind is int:
+            n = shape[axis]
+            if not -n <= i < n:
+                raise _out_of_bounds(i, axis, n)
+            made.append(i)
+            axis += 1
+        elif kind is slice:
+            start, stop, step = i.start, i.stop, i.step
+            made.append((_bound(start), _bound(stop), _bound(step)))
+            if step is not None and made[-1][2] == 0:
+                raise ArgumentError("slice step cannot be zero")
+            axis += 1
+        elif i is None:
+            made.append(None)
+        else:
             skipped = len(shape) - consumed
             made += [(None, None, None)] * skipped
             axis += skipped
-        elif i is None:
-            made.append(None)
-        elif isinstance(i, slice):
-            made.append(tuple(None if v is None else int(v.__index__()) for v in (i.start, i.stop, i.step)))
-            if made[-1][2] == 0:
-                raise ShapeError("slice step cannot be zero")
-            axis += 1
-        else:
-            n = shape[axis]
-            if not -n <= i < n:
-                raise IndexError(f"index {int(i)} is out of bounds for axis {axis} of extent {n}")
-            made.append(int(i))
-            axis += 1
     return tuple(made)
 
 
-def flat_positions(items: tuple[Any, ...], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _bound(value: Any) -> int | None:
+    if value is None or type(value) is int:
+        return value  # type: ignore[no-any-return]
+    try:
+        return int(value.__index__())
+    except (AttributeError, TypeError):
+        raise IndexingError(f"slice bounds must be integers or None, not {type(value).__name__} {value!r}") from None
+
+
+# --------------------------------------------------------------------------- where the elements lie
+
+
+def _wrapped(positions: Array, n: int, axis: int) -> Array:
+    """Non-negative int64 positions, checked against the extent."""
+    found = positions.astype(np.int64) if positions.dtype != np.int64 else positions
+    if found.size:
+        low, high = int(found.min()), int(found.max())
+        if low < -n or high >= n:
+            raise _out_of_bounds(low if low < -n else high, axis, n)
+        if low < 0:
+            found = np.where(found < 0, found + n, found)
+    return found
+
+
+def flat_positions(items: tuple[Any, ...], shape: tuple[int, ...]) -> Array:
     """Where in C order the elements of ``x[items]`` lie, for any index NumPy takes, in the shape of the result.
 
-    Coordinates are zero-stride grids that are indexed with the very same index, so NumPy itself decides what it means.
+    Coordinates are zero-stride grids that are indexed with the very same index, so NumPy itself decides what it means,
+    with memory for the result alone.
     """
-    total: Any = np.zeros((), np.int64)
+    if len(items) == 1 and type(items[0]) is not bool and isinstance(items[0], np.ndarray):
+        (index,) = items
+        if index.dtype.kind == "b" and index.shape == shape:
+            return np.flatnonzero(index)
+        if index.dtype.kind != "b" and len(shape) == 1:
+            return _wrapped(index, shape[0], 0)
+    total: Any = None
     stride = 1
-    for axis in reversed(range(len(shape))):
-        line = np.arange(shape[axis]).reshape((-1,) + (1,) * (len(shape) - axis - 1))
-        total = total + np.broadcast_to(line, shape)[items] * stride
-        stride *= shape[axis]
-    if not shape:
-        total = np.zeros((), np.int64)[items]
-    return np.ascontiguousarray(total, np.int64)
+    try:
+        for axis in reversed(range(len(shape))):
+            line = np.arange(shape[axis]).reshape((-1,) + (1,) * (len(shape) - axis - 1))
+            part = np.broadcast_to(line, shape)[items]
+            total = part * stride if total is None else np.add(total, part * stride if stride != 1 else part)
+            stride *= shape[axis]
+        if total is None:
+            total = np.zeros((), np.int64)[items]
+    except (IndexError, ValueError) as error:
+        shown = ", ".join(f"array of shape {i.shape}" if isinstance(i, np.ndarray) else str(i) for i in items)
+        raise IndexingError(f"[{shown}] of an array of shape {shape}: {error}") from None
+    return np.ascontiguousarray(total, np.int64).reshape(np.shape(total))
+
+
+def _single_array(items: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, Array] | None:
+    """Axis and array, where all but one axis is taken whole, and that one by integers; None otherwise."""
+    found = -1
+    dots = -1
+    for position, i in enumerate(items):
+        if isinstance(i, np.ndarray):
+            if found >= 0 or i.dtype.kind == "b":
+                return None
+            found = position
+        elif i is Ellipsis:
+            if dots >= 0:
+                return None
+            dots = position
+        elif not (type(i) is slice and i == _FULL):
+            return None
+    whole = len(items) - (dots >= 0)
+    if found < 0 or whole > len(shape):
+        return None
+    axis = found if dots < 0 or found < dots else found - len(items) + len(shape)
+    return axis, items[found]
 
 
 def getitem(x: Value, index: Any) -> Value:
     """``x[index]``: a view for basic indices, a gather otherwise.
 
-    Derivative: the cotangent at the chosen places, added up where they repeat; structural zeros elsewhere.
+    Takes every index that NumPy takes. Raises IndexingError (an IndexError) where it is out of bounds. Derivative: the
+    cotangent at the chosen places, added up where they repeat; structural zeros elsewhere.
     """
+    shape = x.shape
+    if type(index) is int and shape:  # the usual case, without detours
+        n = shape[0]
+        if -n <= index < n:
+            return slice_view(x, index=(index,))
     items = plain_index(index)
-    basic = basic_index(items, x.shape)
+    basic = basic_index(items, shape)
     if basic is not None:
         return slice_view(x, index=basic)
-    return gather(x, wrap(flat_positions(items, x.shape)))
+    if len(items) == 1 and isinstance(items[0], np.ndarray) and items[0].dtype.kind == "b":
+        mask = items[0]
+        depth = mask.ndim
+        if depth < len(shape) and mask.shape == shape[:depth]:  # rows chosen by a mask of the leading axes
+            rows = reshape_to(x, shape=(mask.size, *shape[depth:])) if depth > 1 else x
+            return take_at(rows, wrap(np.flatnonzero(mask)), axis=0)
+    single = _single_array(items, shape)
+    if single is not None and len(shape) > 1:
+        axis, positions = single
+        found = take_at(x, wrap(_wrapped(positions, shape[axis], axis).reshape(-1)), axis=axis)
+        if positions.ndim == 1:
+            return found
+        return reshape_to(found, shape=(*shape[:axis], *positions.shape, *shape[axis + 1 :]))
+    return gather(x, wrap(flat_positions(items, shape)))
+
+
+# --------------------------------------------------------------------------- functions
+
+
+def _array(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.uniform(-2.0, 2.0, shape)
+
+
+def _integers(indices: Any, what: str) -> Array:
+    array: Array = as_value(indices, what)._array(what)
+    if array.size == 0:
+        return np.zeros(array.shape, np.int64)
+    if array.dtype.kind not in "iu":
+        raise UnsupportedError(f"{what}: indices must be integers, not {array.dtype}")
+    return array
+
+
+@operation(
+    samples=lambda rng: [
+        Call((_array(rng, 3, 4), [0, 5, 0, -1]), {}),
+        Call((_array(rng, 3, 4), [[2, 0], [2, -3]]), {"axis": 0}),
+        Call((_array(rng, 3, 4), 1), {"axis": -1}),
+        Call((_array(rng, 3, 4), [7, -9]), {"axis": 1, "mode": "wrap"}),
+        Call((_array(rng, 3, 4), [7, -9]), {"axis": 1, "mode": "clip"}),
+    ],
+    method=True,
+)
+def take(x: Any, indices: Any, axis: int | None = None, *, mode: str = "raise") -> Value:
+    """Slices of an axis, chosen by integers; of the flattened array without an axis.
+
+    ``mode``: what becomes of positions out of bounds: "raise", "wrap" or "clip". Raises IndexingError. Derivative: the
+    cotangent at the chosen places, added up where they repeat; structural zeros elsewhere.
+
+    >>> import jitgrad as jg
+    >>> jg.take([1.0, 2.0, 3.0], [2, 0])
+    tensor([3., 1.])
+    """
+    x = as_value(x, "take")
+    if axis is None:
+        x, axis = ravel(x), 0
+    at = axis_of(axis, x.ndim, "take: axis")
+    n = x.shape[at]
+    chosen = _integers(indices, "take")
+    if mode in ("wrap", "clip"):
+        if n == 0 and chosen.size:
+            raise IndexingError(f"take: axis {at} of shape {x.shape} has no elements")
+        chosen = chosen.astype(np.int64)
+        positions = (chosen % n if mode == "wrap" else np.clip(chosen, 0, n - 1)) if chosen.size else chosen
+    elif mode == "raise":
+        positions = _wrapped(chosen, n, at)
+    else:
+        raise ArgumentError(f"take: mode must be 'raise', 'wrap' or 'clip', not {mode!r}")
+    found = take_at(x, wrap(positions.reshape(-1)), axis=at)
+    return reshape_to(found, shape=(*x.shape[:at], *positions.shape, *x.shape[at + 1 :]))
+
+
+@operation(
+    samples=lambda rng: [
+        Call((_array(rng, 3, 4), np.array([[0, 3], [1, 1], [-1, 2]])), {"axis": 1}),
+        Call((_array(rng, 3, 4), np.array([[2, 0, 1, 1]])), {"axis": 0}),
+        Call((_array(rng, 3, 1), np.array([[0, 1, 2, 0], [2, 2, 1, 0]])), {"axis": 0}),
+    ]
+)
+def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Value:
+    """For each 1-d slice along an axis the elements that the matching slice of ``indices`` names.
+
+    The other axes broadcast. Raises IndexingError where an index is out of bounds, ShapeError where the numbers of axes
+    differ. Derivative: the cotangent at the chosen places, added up where they repeat; structural zeros elsewhere.
+    """
+    x = as_value(x, "take_along_axis")
+    chosen = _integers(indices, "take_along_axis")
+    if axis is None:
+        x, axis = ravel(x), 0
+    if chosen.ndim != x.ndim:
+        raise ShapeError(f"take_along_axis: indices of shape {chosen.shape} for an array with {x.ndim} axes")
+    at = axis_of(axis, x.ndim, "take_along_axis: axis")
+    total: Any = _wrapped(chosen, x.shape[at], at) * math.prod(x.shape[at + 1 :])
+    for i, n in enumerate(x.shape):
+        if i != at:
+            line = np.arange(n) * math.prod(x.shape[i + 1 :])
+            try:
+                total = total + line.reshape((-1,) + (1,) * (x.ndim - i - 1))
+            except ValueError:
+                raise ShapeError(
+                    f"take_along_axis: indices of shape {chosen.shape} do not fit {x.shape} along axis {at}"
+                ) from None
+    return gather(x, wrap(np.ascontiguousarray(total)))
+
+
+@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((_array(rng, 3),), {})], nondiff=True)
+def nonzero(x: Any) -> tuple[Value, ...]:
+    """The indices of the elements other than 0: a tuple with an int64 array for each axis.
+
+    Raises GraphError while traced: the number of results depends on values.
+    """
+    array = as_value(x, "nonzero")._array("nonzero")
+    if array.ndim == 0:
+        raise ShapeError("nonzero takes at least 1 axis, not a scalar; use jg.atleast_1d first")
+    return tuple(wrap(np.ascontiguousarray(i)) for i in np.nonzero(array))
+
+
+@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {})], nondiff=True)
+def argwhere(x: Any) -> Value:
+    """The indices of the elements other than 0, one row an element.
+
+    Raises GraphError while traced: the number of results depends on values.
+    """
+    return wrap(np.ascontiguousarray(np.argwhere(as_value(x, "argwhere")._array("argwhere"))))
+
+
+@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {})], nondiff=True)
+def flatnonzero(x: Any) -> Value:
+    """The positions in C order of the elements other than 0.
+
+    Raises GraphError while traced: the number of results depends on values.
+    """
+    return wrap(np.flatnonzero(as_value(x, "flatnonzero")._array("flatnonzero")))
+
+
+@operation(
+    samples=lambda rng: [
+        Call(([True, False, True], _array(rng, 3, 2)), {"axis": 0}),
+        Call(([0, 1, 1], _array(rng, 2, 3)), {}),
+    ]
+)
+def compress(condition: Any, x: Any, axis: int | None = None) -> Value:
+    """The slices of an axis for which a 1-d condition holds; elements of the flattened array without an axis.
+
+    Derivative: the cotangent at the chosen places, structural zeros elsewhere.
+    """
+    chosen = as_value(condition, "compress")._array("compress")
+    if chosen.ndim != 1:
+        raise ShapeError(f"compress: the condition must be 1-d, not of shape {chosen.shape}")
+    return take(x, np.flatnonzero(chosen), axis)
+
+
+@operation(samples=lambda rng: [Call((np.array([[True, False], [True, True]]), _array(rng, 2, 2)), {})])
+def extract(condition: Any, x: Any) -> Value:
+    """The elements for which a condition of the same size holds, in C order.
+
+    Derivative: the cotangent at the chosen places, structural zeros elsewhere.
+    """
+    return take(x, np.flatnonzero(as_value(condition, "extract")._array("extract")))
+
+
+@operation(
+    samples=lambda rng: [
+        Call(([np.array([True, False, False]), np.array([True, True, False])], [_array(rng, 3), _array(rng, 3)]), {}),
+        Call(([np.array([True, False])], [_array(rng)], 1.5), {}),
+    ]
+)
+def select(condlist: Any, choicelist: Any, default: Any = 0) -> Value:
+    """For each element the first choice whose condition holds, else the default.
+
+    Derivative: the cotangent goes to the chosen operand; structural zeros to the others.
+    """
+    if len(condlist) != len(choicelist):
+        raise ArgumentError(f"select: {len(condlist)} conditions but {len(choicelist)} choices")
+    if not len(condlist):
+        raise ArgumentError("select: there are no conditions")
+    result: Any = default
+    for condition, choice in zip(reversed(list(condlist)), reversed(list(choicelist)), strict=True):
+        if as_value(condition, "select").dtype.kind != "b":
+            raise UnsupportedError("select: conditions must be boolean arrays")
+        result = where(condition, choice, result)
+    return result

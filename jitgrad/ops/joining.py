@@ -442,9 +442,9 @@ _BY_POSITION = ("edge", "reflect", "symmetric", "wrap")
 def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Value:
     """The array with elements added at the ends of its axes.
 
-    ``pad_width``: one number, ``(before, after)``, or such a pair for each axis (or a dict of axes). ``mode``: "constant"
-    (with ``constant_values``, shaped as ``pad_width``), "edge", "reflect", "symmetric" or "wrap". Derivative: the
-    cotangent of the middle, plus that of the copies; constants get the sum of theirs.
+    ``pad_width``: one number, ``(before, after)``, or such a pair for each axis (or a dict of axes). ``mode``:
+    "constant" (with ``constant_values``, shaped as ``pad_width``), "edge", "reflect", "symmetric" or "wrap".
+    Derivative: the cotangent of the middle, plus that of the copies; constants get the sum of theirs.
 
     >>> import jitgrad as jg
     >>> jg.pad([1.0, 2.0], (1, 2))
@@ -462,7 +462,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
             n = x.shape[axis]
             if n == 0:
                 raise ShapeError(f"pad: axis {axis} of shape {x.shape} has no elements to repeat")
-            positions = np.pad(np.arange(n), (before, after), mode=mode)  # type: ignore[call-overload]
+            positions = np.pad(np.arange(n), (before, after), mode=mode)
             padded = take_at(padded, wrap(positions), axis=axis)
     return padded if padded is not x else x.copy()
 

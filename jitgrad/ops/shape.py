@@ -87,8 +87,8 @@ def _reversed(x: Value) -> Value:
 def reshape(x: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Value:
     """The same elements with another shape, a view where the strides allow; one extent may be -1.
 
-    ``order``: "C" (last axis fastest) or "F". ``copy=True`` always copies. Raises ShapeError where the numbers of elements
-    differ. Derivative: the cotangent, reshaped back.
+    ``order``: "C" (last axis fastest) or "F". ``copy=True`` always copies. Raises ShapeError where the numbers of
+    elements differ. Derivative: the cotangent, reshaped back.
 
     >>> import jitgrad as jg
     >>> jg.reshape([1.0, 2.0, 3.0, 4.0], (2, -1))
@@ -266,8 +266,8 @@ def broadcast_arrays(*arrays: Any) -> tuple[Value, ...]:
 def meshgrid(*arrays: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[Value, ...]:
     """Coordinate grids of 1-d arrays, a tuple with one for each.
 
-    ``indexing``: "xy" (the first two axes swapped) or "ij"; ``sparse``: extents of 1 instead of repetition; ``copy=False``:
-    views. Derivative: the cotangents, summed over the repeated axes.
+    ``indexing``: "xy" (the first two axes swapped) or "ij"; ``sparse``: extents of 1 instead of repetition;
+    ``copy=False``: views. Derivative: the cotangents, summed over the repeated axes.
     """
     if indexing not in ("xy", "ij"):
         raise ArgumentError(f"meshgrid: indexing must be 'xy' or 'ij', not {indexing!r}")
@@ -320,7 +320,7 @@ def _three(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @operation(samples=lambda rng: [Call((_array(rng),), {}), Call((_array(rng, 2),), {}), Call((_array(rng, 2, 3),), {})])
 def atleast_3d(*arrays: Any) -> Any:
-    """The arrays with at least three axes, as NumPy places them: (1, N, 1) and (M, N, 1); a tuple where there are several.
+    """The arrays with at least three axes, as NumPy places them: (1, N, 1) and (M, N, 1); a tuple of several.
 
     Derivative: the cotangent, reshaped back.
     """

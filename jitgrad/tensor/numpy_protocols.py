@@ -51,8 +51,9 @@ def _into(out: Any, result: Any, what: str) -> Any:
         return assign(out, result, f"{what}(out=...)")
     if _stays_in_graph(result):
         raise ConversionError(
-            f"{what} would write a tracked result into an ndarray, where its gradient is lost (as in `array += tensor`). Make the "
-            "array a tensor first, `a = jg.tensor(a)`, or write `a = a + t`; `t.detach()` if only the values are meant."
+            f"{what} would write a tracked result into an ndarray, where its gradient is lost (as `array += tensor` "
+            "does). Make the array a tensor first, `a = jg.tensor(a)`, or write `a = a + t`; `t.detach()` if only the "
+            "values are meant."
         )
     np.copyto(out, result._array(what), casting="same_kind")
     return out
@@ -355,8 +356,8 @@ def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -
     if not isinstance(dst, Tensor):
         if _stays_in_graph(src):
             raise ConversionError(
-                "a tracked tensor would be written into an ndarray, where its gradient is lost (np.copyto, np.full). Use jg.full, "
-                "or a tensor as the target: `a = jg.tensor(a); a[...] = t`"
+                "a tracked tensor would be written into an ndarray, where its gradient is lost (np.copyto, np.full). "
+                "Use jg.full, or a tensor as the target: `a = jg.tensor(a); a[...] = t`"
             )
         np.copyto(dst, src._array("np.copyto"), casting=casting)  # type: ignore[arg-type]
         return
