@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import textwrap
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,11 +52,21 @@ class CacheInfo:
         return f"{self.process()}\n{self.disk()}"
 
     def process(self) -> str:
-        """Return what this process compiled and loaded, in three lines."""
+        """Return what this process compiled, loaded and has in memory."""
+        names = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in Counter(self.kernels).items())
+        in_memory = _count(len(self.kernels)) + (f": {names}" if names else "")
         return (
             f"compiled    {_count(self.compiled)} in {self.compile_seconds:.2f} s\n"
             f"loaded      {_count(self.loaded)} in {self.load_seconds:.2f} s ({self.misses} not found on disk)\n"
-            f"set-up      {self.setup_seconds:.2f} s to start Numba"
+            f"set-up      {self.setup_seconds:.2f} s to start Numba\n"
+            + textwrap.fill(
+                in_memory,
+                100,
+                initial_indent="in memory   ",
+                subsequent_indent=" " * 12,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
         )
 
     def disk(self) -> str:

@@ -152,9 +152,10 @@ def show_detach() -> Example:
     refusal = None
     try:
         z.sum().backward()
-    except jg.errors.NoGraphError as error:
-        refusal = str(error)
-        _say(*textwrap.wrap(f"NoGraphError: {refusal}", 100))
+    except jg.errors.GraphError as error:
+        _say(*textwrap.wrap(f"{type(error).__name__}: {error}", 100))
+        if isinstance(error, jg.errors.NoGraphError):
+            refusal = str(error)
     gradient = x.grad
     return Example(
         gradient=() if gradient is None else tuple(gradient.tolist()),
