@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["Write", "any_writes", "log_write", "overwritten", "owner"]
+__all__ = ["Exported", "Write", "any_writes", "log_write", "overwritten", "owner"]
 
 _MOST_WRITES: Final = 64
 
@@ -42,12 +42,32 @@ class _Log:
 _logs: dict[int, _Log] = {}
 
 
+class Exported:
+    """Stands between an array and the ndarray of it that NumPy code has got: it lives as long as that one or a view of it.
+
+    NumPy makes the base of a view the array that owns the memory, but does not look through other objects.
+    """
+
+    __slots__ = ("__weakref__", "_value")
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._value = array
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self._value.__array_interface__
+
+
 def owner(array: np.ndarray[Any, Any]) -> Any:
     """The object that owns the memory of an array."""
     base: Any = array
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    return base
+    while True:
+        if isinstance(base, np.ndarray) and base.base is not None:
+            base = base.base
+        elif type(base) is Exported:
+            base = base._value
+        else:
+            return base
 
 
 def any_writes() -> bool:

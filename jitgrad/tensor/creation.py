@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 
 from jitgrad.core.aval import aval_of, check_dtype
-from jitgrad.errors import DtypeError
+from jitgrad.core.modes import grad_mode
+from jitgrad.errors import ArgumentError, DtypeError, GradientWarning
 from jitgrad.ops.linear import convert, copy_of
 from jitgrad.tensor.engine import as_tensor
 from jitgrad.tensor.storage import storage_of
@@ -17,20 +19,34 @@ __all__ = ["asarray", "from_dlpack", "from_numpy", "tensor"]
 
 
 def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False) -> Tensor:
-    """A tensor on a copy of the data.
+    """A tensor on a copy of the data: numbers, (nested) lists, arrays, anything with ``__array__``, tensors.
 
-    Floats become float64, NumPy dtypes are kept. A list with tracked scalars is stacked and stays tracked. Raises
-    DtypeError for dtypes other than float64, float32, bool and integers, ShapeError for ragged lists.
+    Floats become float64, NumPy dtypes are kept. What is tracked stays tracked: a list with tracked tensors is stacked, a
+    tracked tensor copied. ``requires_grad=True`` makes a new leaf.
+
+    Raises DtypeError for dtypes other than float64, float32, bool and integers (an explicit ``dtype=float`` converts other
+    real numbers), ShapeError for ragged lists. Derivative: the cotangent itself.
 
     >>> import jitgrad as jg
     >>> jg.tensor([[1, 2], [3, 4]], dtype=float)
     tensor([[1., 2.],
             [3., 4.]])
     """
-    found = as_tensor(data, "tensor")
-    wanted = found.dtype if dtype is None else check_dtype(dtype, "tensor")
-    if found._edge is not None and not isinstance(data, Tensor):
-        return found if found.dtype == wanted else convert(found, dtype=wanted)  # type: ignore[no-any-return]
+    wanted = None if dtype is None else check_dtype(dtype, "tensor")
+    found = as_tensor(_real(data, wanted), "tensor")
+    if wanted is None:
+        wanted = found.dtype
+    if found.is_traced or (found.requires_grad and grad_mode.get()):
+        if not requires_grad:
+            if found.dtype != wanted:
+                return convert(found, dtype=wanted)  # type: ignore[no-any-return]
+            return copy_of(found) if isinstance(data, Tensor) else found
+        warnings.warn(
+            "jg.tensor(..., requires_grad=True) of tracked data makes a new leaf, through which no gradient flows back; say "
+            "x.detach().clone().requires_grad_() if that is meant, or leave requires_grad out",
+            GradientWarning,
+            stacklevel=2,
+        )
     array = np.array(found._array("tensor()"), wanted, order="C")
     made = make(array, aval_of(array))
     made._origin = "numpy"
@@ -39,14 +55,47 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False) -> Tens
     return made
 
 
+def _real(data: Any, wanted: np.dtype[Any] | None) -> Any:
+    """Data of real numbers in dtypes that are not supported (float16, longdouble, objects), converted if a dtype is given."""
+    if wanted is None or isinstance(data, Tensor | bool | int | float):
+        return data
+    if isinstance(data, np.ndarray | np.generic) and data.dtype.kind in "fO":
+        try:
+            return np.asarray(data).astype(wanted)
+        except (TypeError, ValueError) as error:
+            raise DtypeError(f"tensor: the {data.dtype} data do not convert to {wanted}: {error}") from None
+    return data
+
+
 def asarray(data: Any, dtype: Any = None, *, copy: bool | None = None) -> Tensor:
-    """A tensor of the data, sharing memory with an ndarray where no conversion is needed; tensors pass through."""
-    if isinstance(data, np.ndarray) and not copy and (dtype is None or np.dtype(dtype) == data.dtype):
-        return from_numpy(data)
-    found = as_tensor(data, "asarray")
-    if dtype is not None and check_dtype(dtype, "asarray") != found.dtype:
-        return convert(found, dtype=check_dtype(dtype, "asarray"))  # type: ignore[no-any-return]
-    return copy_of(found) if copy else found
+    """A tensor of the data, on the memory of an ndarray where no conversion is needed; tensors pass through.
+
+    ``copy``: True always copies, False raises ArgumentError where a copy is needed. Raises DtypeError for dtypes that are
+    not supported, ShapeError for ragged lists.
+    """
+    wanted = None if dtype is None else check_dtype(dtype, "asarray")
+    found = as_tensor(_real(data, wanted), "asarray")
+    shares = isinstance(data, Tensor) or (isinstance(data, np.ndarray) and _same_memory(found, data))
+    if wanted is not None and wanted != found.dtype:
+        if copy is False:
+            raise ArgumentError(f"asarray: converting {found.dtype} to {wanted} needs a copy, which copy=False forbids")
+        return convert(found, dtype=wanted)  # type: ignore[no-any-return]
+    if copy is False and not shares:
+        raise ArgumentError(f"asarray: {type(data).__name__} data need a copy, which copy=False forbids")
+    if copy and (shares or not isinstance(data, list | tuple)):
+        return copy_of(found)  # type: ignore[no-any-return]
+    if shares and not isinstance(data, Tensor):
+        _share(found)
+    return found
+
+
+def _same_memory(found: Tensor, array: np.ndarray[Any, Any]) -> bool:
+    return not found.is_traced and (found._value is array or bool(np.may_share_memory(found._value, array)))
+
+
+def _share(found: Tensor) -> None:
+    storage_of(found).foreign = True
+    found._origin = "numpy"
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
@@ -54,22 +103,31 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 
     Writes by NumPy are not seen by version counters; ``detect_anomaly`` finds those that spoil a gradient. Raises
     DtypeError where the memory cannot be used as it is (dtype, byte order, alignment).
+
+    >>> import jitgrad as jg, numpy as np
+    >>> a = np.zeros(2)
+    >>> t = jg.from_numpy(a)
+    >>> a[0] = 5.0
+    >>> t
+    tensor([5., 0.])
     """
     if not isinstance(array, np.ndarray):
         raise DtypeError(f"from_numpy takes an ndarray, not {type(array).__name__}; use jg.tensor for other data")
     found = as_tensor(array, "from_numpy")
-    if found._value is not array:
+    if array.size and not _same_memory(found, array):
         raise DtypeError(
-            f"from_numpy: the memory of this {array.dtype} array (type {type(array).__name__}, strides {array.strides}) cannot be "
-            "shared as it is; use jg.tensor(array) for a copy"
+            f"from_numpy: the memory of this {array.dtype} array (strides {array.strides}) cannot be shared as it is; "
+            "use jg.tensor(array) for a copy"
         )
-    storage_of(found).shared = True
-    found._origin = "numpy"
+    _share(found)
     return found
 
 
 def from_dlpack(obj: Any) -> Tensor:
-    """A tensor on the memory of another library's CPU array (DLPack)."""
+    """A tensor on the memory of another library's CPU array (DLPack).
+
+    Raises what the other library raises for memory that is not on the CPU, DtypeError for dtypes that are not supported.
+    """
     if isinstance(obj, Tensor):
-        return obj.detach()
+        return obj.detach()  # type: ignore[attr-defined, no-any-return]
     return from_numpy(np.from_dlpack(obj))

@@ -25,7 +25,7 @@ from jitgrad.tensor.tensor import Tensor, make
 __all__ = ["ENGINE", "apply", "as_tensor", "binary_function", "kept", "record", "unary_function", "wrap"]
 
 _SCALARS: Final = (bool, int, float)
-_ANOMALY: Final = "anomaly"  # the grad mode under detect_anomaly: true, and recorded with the user's line
+_HANDED_ON: Final = ("detach", "no_grad")  # why a tensor is untracked, and what is computed from it
 
 
 def wrap(data: Any) -> Tensor:
@@ -43,14 +43,11 @@ def as_tensor(obj: Any, what: str = "argument") -> Tensor:
     if isinstance(obj, Tensor):
         return obj
     if isinstance(obj, np.ndarray):
+        if type(obj) is not np.ndarray:
+            obj = _base_array(obj, what)
         dtype = check_dtype(obj.dtype, what)
         itemsize = dtype.itemsize
-        if (
-            obj.dtype != dtype
-            or not obj.flags.aligned
-            or any(s % itemsize for s in obj.strides)
-            or type(obj) is not np.ndarray
-        ):
+        if obj.dtype != dtype or not obj.flags.aligned or any(s % itemsize for s in obj.strides):
             obj = np.array(obj, dtype)
         return wrap(obj)
     if isinstance(obj, _SCALARS):
@@ -66,9 +63,21 @@ def as_tensor(obj: Any, what: str = "argument") -> Tensor:
     return as_tensor(array, what)
 
 
+def _base_array(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
+    """A subclass (``np.memmap``) as the ndarray that it is; those whose meaning would be lost are refused."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise DtypeError(f"{what}: masked arrays are not supported; fill them first (a.filled(0.0)), or use jg.where")
+    if isinstance(array, np.matrix):
+        raise DtypeError(f"{what}: np.matrix is not supported, its * means something else; use np.asarray(m)")
+    return np.asarray(array)
+
+
 def _scalar_array(value: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
     try:
-        return np.array(value, dtype)
+        array = np.array(value, dtype)
+        if array.dtype.kind == "O":
+            raise OverflowError("it is too large for every integer type; write it as a float")
+        return array
     except OverflowError as error:
         raise DtypeError(f"{value} does not fit {dtype or 'int64'}: {error}") from None
 
@@ -185,12 +194,19 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
     result._aval = aval
     if tracked:
         record(plan, operands, (result,))
+    else:
+        for t in operands:
+            if t._origin in _HANDED_ON:
+                result._origin = t._origin
     if type(impl) is View:
         base, array = operands[0], arrays[0]
         if found.base is array or (found.base is not None and found.base is array.base) or owner(found) is owner(array):
             share_memory(base, result)
-            if primitive.rule is not None and grad_mode.get():
-                link_view(base, result, plan.step)
+            if primitive.rule is not None:
+                if grad_mode.get():
+                    link_view(base, result, plan.step)
+                else:
+                    result._origin = "no_grad_view"
     return result
 
 

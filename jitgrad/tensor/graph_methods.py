@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,8 +23,9 @@ from jitgrad.tensor.tensor import Tensor, make
 __all__ = ["METHODS", "no_graph", "run_backward", "starting_cotangent", "store_gradients"]
 
 _WHY = {
-    "detach": "it was made by detach(), which cuts the graph",
-    "no_grad": "it was computed under no_grad",
+    "detach": "it was made by detach(), which cuts the graph, or computed from such a tensor",
+    "no_grad": "it was computed under no_grad, or from such a tensor",
+    "no_grad_view": "it is a view that was made under no_grad",
     "numpy": "it was made from a NumPy array or numbers",
     None: "it was computed from inputs none of which requires grad",
 }
@@ -184,8 +186,7 @@ def detach_(self: Tensor) -> Tensor:
     self._leaf = None
     self._origin = "detach"
     if self._history is not None:
-        self._history.edge, self._history.slot = None, 0
-        self._history = None
+        self._history.edge, self._history.slot, self._history.loose = None, 0, True
     return self
 
 
@@ -232,9 +233,12 @@ def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], An
         raise GraphError("register_post_accumulate_grad_hook() is for leaves that require grad")
     if edge.after is None:
         edge.after = Hooks()
+    owner = weakref.ref(self)  # the leaf must not keep its tensor, which keeps the leaf
 
     def call(gradient: Any) -> None:
-        hook(self)
+        tensor = owner()
+        if tensor is not None:  # without the tensor nobody can see the gradient
+            hook(tensor)
 
     return edge.after.add(call)
 
@@ -248,15 +252,15 @@ def numpy(self: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     Raises ConversionError for a tensor that requires grad while grad mode is on: ``x.detach().numpy()`` leaves the graph
     explicitly, as does ``force=True``. The array is read-only while its memory is kept for a backward.
     """
-    array = self._array("numpy()")
+    self._array("numpy()")
     if self._edge is not None and grad_mode.get() and not force:
         raise ConversionError(
             "numpy() of a tensor that requires grad would lose its gradient silently; "
             "use x.detach().numpy() or x.numpy(force=True)"
         )
-    held = is_held(self)
-    storage_of(self).shared = True
-    view = array[...]
+    storage = storage_of(self)
+    held = not storage.foreign and is_held(self)  # what NumPy had before it can write anyway
+    view = storage.export(self._value)
     if held:
         view.flags.writeable = False  # no counter would see a write of NumPy, and backward would be silently wrong
     return view

@@ -19,9 +19,20 @@ from jitgrad.core.modes import grad_mode
 from jitgrad.eager import plan_for
 from jitgrad.errors import DtypeError, InPlaceError, ShapeError, user_line
 from jitgrad.ops.indexing import basic_index, flat_positions, plain_index
-from jitgrad.ops.linear import ViewChain, convert, expand, follow, gather, overwrite, put, slice_view, to_numpy_index
+from jitgrad.ops.linear import (
+    ViewChain,
+    convert,
+    copy_of,
+    expand,
+    follow,
+    gather,
+    overwrite,
+    put,
+    slice_view,
+    to_numpy_index,
+)
 from jitgrad.tensor.engine import as_tensor
-from jitgrad.tensor.storage import aliased, history_edge, is_held, rebase, storage_of
+from jitgrad.tensor.storage import aliased, history_edge, is_held, new_node, rebase, storage_of
 from jitgrad.tensor.tensor import Tensor, make
 
 __all__ = ["assign", "set_item", "take_history"]
@@ -29,14 +40,12 @@ __all__ = ["assign", "set_item", "take_history"]
 
 def _check_target(target: Tensor, operation: str) -> None:
     """Whether this tensor may be written at all."""
-    if grad_mode.get():
-        edge = history_edge(target)[0]
-        if isinstance(edge, Leaf) and target._edge is not None:
-            what = "a view of a leaf" if target._chain else "a leaf"
-            raise InPlaceError(
-                f"{operation} writes {what} that requires grad; its history would begin in the middle. To update a parameter:\n"
-                "    with jg.no_grad():\n        x -= step * x.grad"
-            )
+    if grad_mode.get() and (isinstance(target._edge, Leaf) or isinstance(history_edge(target)[0], Leaf)):
+        what = "a view of a leaf" if target._chain else "a leaf"
+        raise InPlaceError(
+            f"{operation} writes {what} that requires grad; its history would begin in the middle. To update a "
+            "parameter:\n    with jg.no_grad():\n        x -= step * x.grad"
+        )
     array = target._value
     if isinstance(array, np.ndarray):
         if any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
@@ -81,7 +90,10 @@ def _finish(target: Tensor, operation: str, written: Any | None) -> None:
 def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -> Tensor:
     """Overwrite the whole of ``target``; ``fresh``: the array of ``value`` belongs to nobody else and may be taken."""
     _check_target(target, operation)
-    value = _fitted(target, as_tensor(value, operation), operation, target.shape)
+    given = as_tensor(value, operation)
+    value = _fitted(target, given, operation, target.shape)
+    if value is given and value._edge is not None and not fresh:
+        value = copy_of(value)  # two tensors of one node would share hooks and gradients
     edge, slot = _new_history(target, value, target._chain)
     data = value._value
     if isinstance(target._value, Tracer) or isinstance(data, Tracer):
@@ -112,6 +124,11 @@ def _new_history(target: Tensor, value: Tensor, chain: ViewChain) -> tuple[Any, 
     """Edge of the base after ``value`` was written through the views ``chain``."""
     if not grad_mode.get():
         return None, 0
+    if value._edge is not None and (target._origin == "no_grad_view" or (target._history and target._history.no_grad)):
+        raise InPlaceError(
+            "a value that requires grad is written into a view that was made under no_grad: its base could not follow. Make "
+            "the view outside of no_grad, or write value.detach()"
+        )
     if not chain:
         return value._edge, value._slot
     edge, slot = history_edge(target)
@@ -123,7 +140,7 @@ def _new_history(target: Tensor, value: Tensor, chain: ViewChain) -> tuple[Any, 
     recorder = plan_for(overwrite, (base_aval, value._aval), {"chain": chain}).recorder(needs)
     edges = tuple(e for e in (edge, value._edge) if e is not None)
     slots = tuple(s for e, s in ((edge, slot), (value._edge, value._slot)) if e is not None)
-    return GradNode(recorder, edges, (), slots if any(slots) else None), 0
+    return new_node(recorder, edges, slots), 0
 
 
 def _make_room(target: Tensor) -> bool:
@@ -149,7 +166,7 @@ def set_item(target: Tensor, index: Any, value: Any) -> None:
         return
     if basic is not None:
         region = target._value[to_numpy_index(basic)]
-        if _is_same_memory(region, value):  # `x[i] += v` has written through the view already
+        if _is_same_memory(target, region, value):  # `x[i] += v` has written through the view already
             return
         fitted = _fitted(target, value, operation, region.shape)
         chain = (*target._chain, (slice_view, (("index", basic),)))
@@ -159,8 +176,7 @@ def set_item(target: Tensor, index: Any, value: Any) -> None:
         region = target._value[to_numpy_index(basic)]
         region[...] = fitted._value
         _finish(target, operation, region if logged else None)
-        if grad_mode.get() and (edge is not None):
-            rebase(target, edge, slot)
+        _follow(target, edge, slot)
         return
     positions = flat_positions(items, target.shape)
     fitted = _fitted(target, value, operation, positions.shape)
@@ -173,7 +189,12 @@ def set_item(target: Tensor, index: Any, value: Any) -> None:
     logged = _make_room(target)
     target._value[np.unravel_index(positions, target.shape)] = fitted._value
     _finish(target, operation, target._value if logged else None)
-    if edge is not None:
+    _follow(target, edge, slot)
+
+
+def _follow(target: Tensor, edge: Any, slot: int) -> None:
+    """After a part was written: a new history, unless neither there was one nor is."""
+    if edge is not None or (target._history is not None and target._history.loose and grad_mode.get()):
         rebase(target, edge, slot)
 
 
@@ -189,10 +210,11 @@ def _set_item_traced(target: Tensor, basic: Any, items: tuple[Any, ...], value: 
     assign(target, replaced, operation)
 
 
-def _is_same_memory(region: np.ndarray[Any, Any], value: Tensor) -> bool:
+def _is_same_memory(target: Tensor, region: np.ndarray[Any, Any], value: Tensor) -> bool:
     array = value._value
     return (
         value._chain != ()
+        and value._history is target._history  # a detached alias has the same memory and another history
         and array.shape == region.shape
         and array.strides == region.strides
         and array.__array_interface__["data"] == region.__array_interface__["data"]

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
-from jitgrad.autodiff.node import Edge, GradNode
+from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.core.aval import ShapedArray
-from jitgrad.core.memory import owner
+from jitgrad.core.memory import Exported, owner
+from jitgrad.core.modes import grad_mode
 from jitgrad.eager import plan_for
+from jitgrad.errors import user_line
 from jitgrad.ops.linear import ViewChain
 from jitgrad.tensor.tensor import Tensor
 
@@ -28,6 +31,7 @@ __all__ = [
     "history_edge",
     "is_held",
     "link_view",
+    "new_node",
     "rebase",
     "share_memory",
     "storage_of",
@@ -60,23 +64,41 @@ class _Members:
 class Storage:
     """The tensors on one piece of memory, and how often it was written."""
 
-    __slots__ = ("members", "shared", "version")
+    __slots__ = ("_exports", "foreign", "members", "version")
 
     def __init__(self) -> None:
         self.members = _Members()
-        self.shared = False  # NumPy, or another library, has the memory too
+        self.foreign = False  # the memory was NumPy's, or another library's, before
         self.version = 0
+        self._exports: list[weakref.ref[Exported]] = []
+
+    def export(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """An ndarray for NumPy on the same memory; as long as it or a view of it lives, the memory has an alias."""
+        exported = Exported(array)
+        self._exports = [r for r in self._exports if r() is not None]
+        self._exports.append(_reference(exported))
+        return np.asarray(exported)
+
+    def exports(self) -> list[Exported]:
+        """What NumPy still has of the memory."""
+        return [e for r in self._exports if (e := r()) is not None]
 
 
 class History:
-    """The history of a base tensor, which views of it follow."""
+    """The history of a base tensor, which views of it follow.
 
-    __slots__ = ("aval", "edge", "slot")
+    ``no_grad``: the base is itself a view, made under no_grad, of something whose history it cannot change.
+    ``loose``: the base was detached in place, so views may have a history that it has not.
+    """
+
+    __slots__ = ("aval", "edge", "loose", "no_grad", "slot")
 
     def __init__(self, base: Tensor) -> None:
         self.edge: Edge | None = base._edge
         self.slot = base._slot
         self.aval: ShapedArray = base._aval
+        self.no_grad = base._origin == "no_grad_view"
+        self.loose = False
 
 
 def storage_of(tensor: Tensor) -> Storage:
@@ -111,31 +133,33 @@ def aliased(tensor: Tensor) -> bool:
     storage: Storage | None = tensor._storage
     if storage is None:
         return False
-    return storage.shared or any(t is not tensor for t in storage.members.alive())
+    return storage.foreign or any(t is not tensor for t in storage.members.alive()) or bool(storage.exports())
 
 
-def _references(tensor: Any) -> tuple[int, int]:
-    """Reference counts of the array and of the memory it belongs to."""
-    array = tensor._value
-    memory = owner(array)
-    return sys.getrefcount(array), sys.getrefcount(memory) if memory is not array else 0
+def _references(holder: Any) -> int:
+    """Reference count of the array that a holder has."""
+    return sys.getrefcount(holder._value)
 
 
-class _Bare:
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self._value = array
-
-
-# what the counts are when nobody else holds the array: measured with the very same code, once
-_OWNER_ALONE = _references(_Bare(np.zeros(2)))
-_VIEW_ALONE = _references(_Bare(np.zeros(2)[1:]))
+# what the count is besides holders: measured with the very same code, once
+_UNSEEN = _references(Exported(np.zeros(2))) - 1
 
 
 def is_held(tensor: Tensor) -> bool:
-    """Whether something besides the tensor keeps its memory: nodes that wait for backward, mostly."""
-    array, memory = _references(tensor)
-    alone = _VIEW_ALONE if memory else _OWNER_ALONE
-    return array > alone[0] or memory > alone[1]
+    """Whether something besides tensors and exported arrays keeps the memory: nodes that wait for backward, mostly.
+
+    Every reference that is known is counted; what is left over belongs to someone else. Callers must not have the array
+    in a variable.
+    """
+    storage: Storage | None = tensor._storage
+    holders: list[Any] = [tensor] if storage is None else [*storage.members.alive(), *storage.exports()]
+    memory = Exported(owner(tensor._value))
+    holders.append(memory)
+    known = Counter(id(h._value) for h in holders)
+    # a view refers to the memory by its base, once for all who hold the view
+    views = {id(h._value) for h in holders if getattr(h._value, "base", None) is memory._value}
+    known[id(memory._value)] += len(views)
+    return any(_references(h) - _UNSEEN > known[id(h._value)] for h in holders)
 
 
 def history_edge(tensor: Tensor) -> tuple[Edge | None, int]:
@@ -152,7 +176,7 @@ def rebase(tensor: Tensor, edge: Edge | None, slot: int) -> None:
         return
     history.edge, history.slot = edge, slot
     for member in storage_of(tensor).members.alive():  # views share memory, or the history would mean nothing
-        if member._history is not history:
+        if member._history is not history or (edge is None and isinstance(member._edge, Leaf)):
             continue
         if member._chain:
             member._set_edge(_view_edge(history, member._chain) if edge is not None else None, 0)
@@ -160,11 +184,19 @@ def rebase(tensor: Tensor, edge: Edge | None, slot: int) -> None:
             member._set_edge(edge, slot)
 
 
+def new_node(recorder: Any, edges: tuple[Edge, ...], slots: tuple[int, ...]) -> GradNode:
+    """A node that keeps no arrays."""
+    node = GradNode(recorder, edges, (), slots if any(slots) else None)
+    if grad_mode.get() is not True:
+        node.where = user_line()
+    return node
+
+
 def _view_edge(history: History, chain: ViewChain) -> Edge:
     edge, slot, aval = history.edge, history.slot, history.aval
     for primitive, params in chain:
         recorder = plan_for(primitive, (aval,), dict(params)).recorder((0,))
-        edge = GradNode(recorder, (edge,), (), (slot,) if slot else None)  # type: ignore[arg-type]
+        edge = new_node(recorder, (edge,), (slot,))  # type: ignore[arg-type]
         slot = 0
         aval = recorder.out_avals[0]
     assert edge is not None

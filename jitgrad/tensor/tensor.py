@@ -162,6 +162,11 @@ class Tensor:
             )
 
     def _set_edge(self, edge: Edge | None, slot: int) -> None:
+        old = self._edge
+        if isinstance(old, GradNode) and old.retained is not None and self._slot in old.retained:
+            gradient = old.retained.pop(self._slot)  # retain_grad() belongs to the tensor, not to its old value
+            if isinstance(edge, GradNode):
+                edge.retained = {**(edge.retained or {}), slot: gradient}
         self._edge = edge
         self._slot = slot
 
