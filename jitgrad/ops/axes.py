@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from jitgrad.errors import ArgumentError, ShapeError, UnsupportedError
 __all__ = [
     "axes_of",
     "axis_of",
+    "dropped_shape",
     "extent_of",
     "flat_offsets",
     "from_rows",
@@ -79,33 +81,47 @@ def shape_of(shape: Any, what: str = "shape") -> tuple[int, ...]:
 # --------------------------------------------------------------------------- layouts for array kernels
 
 
+@functools.lru_cache(4096)
 def extent_of(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
     """How many elements a reduction over these axes folds into one."""
     return math.prod(shape[i] for i in axes)
 
 
-def _order(ndim: int, axes: tuple[int, ...]) -> tuple[int, ...]:
-    return (*(i for i in range(ndim) if i not in axes), *axes)
+@functools.lru_cache(4096)
+def dropped_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without the reduced axes."""
+    return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+
+@functools.lru_cache(4096)
+def _layout(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, ...] | None, tuple[int, int]]:
+    """How the axes have to be permuted so that the given ones come last (None: not at all), and the shape as rows."""
+    others = tuple(i for i in range(len(shape)) if i not in axes)
+    order = (*others, *axes)
+    rows = (math.prod(shape[i] for i in others), extent_of(shape, axes))
+    return None if order == tuple(range(len(shape))) else order, rows
 
 
 def rows_of(array: Array, axes: tuple[int, ...]) -> Array:
     """C-contiguous (rows, n): one row for each place of the other axes, along it the elements over ``axes``."""
-    n = extent_of(array.shape, axes)
-    if axes != tuple(range(array.ndim - len(axes), array.ndim)):
-        array = array.transpose(_order(array.ndim, axes))
-    rows = math.prod(array.shape[: array.ndim - len(axes)])
-    return np.ascontiguousarray(array).reshape(rows, n)
+    order, rows = _layout(array.shape, axes)
+    if order is not None:
+        array = array.transpose(order)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return array.reshape(rows)
 
 
 def from_rows(rows: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
     """The array of the given shape whose ``rows_of`` are these."""
-    order = _order(len(shape), axes)
-    if order == tuple(range(len(shape))):
+    order, _ = _layout(shape, axes)
+    if order is None:
         return rows.reshape(shape)
     moved = rows.reshape([shape[i] for i in order])
     return np.ascontiguousarray(moved.transpose(np.argsort(order)))
 
 
+@functools.lru_cache(4096)
 def outer_inner(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     """The shape with the axes before and behind one axis collapsed."""
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])

@@ -12,7 +12,7 @@ from jitgrad.core.dispatch import as_value
 from jitgrad.core.primitive import Value
 from jitgrad.errors import DtypeError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
-from jitgrad.ops.axes import extent_of, from_rows, reduced_axes, rows_of
+from jitgrad.ops.axes import dropped_shape, extent_of, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation, reduction
 from jitgrad.ops.linear import convert, kept_shape, permute, reshape_to, spread, sum_over
 from jitgrad.ops.recurrence import exclusive_products_vjp
@@ -24,7 +24,6 @@ __all__ = [
     "argmin",
     "cast",
     "count_nonzero",
-    "dropped_shape",
     "floating",
     "kept",
     "max",
@@ -63,11 +62,6 @@ def _with_empty(rng: np.random.Generator) -> list[Call]:
 def kept(result: Value, x: Value, axes: tuple[int, ...], keepdims: bool) -> Value:
     """The result of a reduction, with extent 1 at the reduced axes where that was asked for."""
     return reshape_to(result, shape=kept_shape(x.shape, axes)) if keepdims else result
-
-
-def dropped_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape without the reduced axes."""
-    return tuple(n for i, n in enumerate(shape) if i not in axes)
 
 
 def cast(x: Value, dtype: Any, what: str) -> Value:
@@ -381,11 +375,11 @@ def argmax_kernel(x, out):
     for r in range(x.shape[0]):
         row = x[r]
         best = row[0]
+        for k in range(x.shape[1]):
+            best = scalar.maximum(best, row[k])
         at = 0
-        for k in range(1, x.shape[1]):
-            if row[k] > best or (row[k] != row[k] and best == best):  # noqa: PLR0124 (NaN)
-                best = row[k]
-                at = k
+        while row[at] != best and row[at] == row[at]:  # noqa: PLR0124 (NaN)
+            at += 1
         out[r] = at
 
 
@@ -395,11 +389,11 @@ def argmin_kernel(x, out):
     for r in range(x.shape[0]):
         row = x[r]
         best = row[0]
+        for k in range(x.shape[1]):
+            best = scalar.minimum(best, row[k])
         at = 0
-        for k in range(1, x.shape[1]):
-            if row[k] < best or (row[k] != row[k] and best == best):  # noqa: PLR0124 (NaN)
-                best = row[k]
-                at = k
+        while row[at] != best and row[at] == row[at]:  # noqa: PLR0124 (NaN)
+            at += 1
         out[r] = at
 
 

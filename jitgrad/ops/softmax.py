@@ -15,11 +15,11 @@ from jitgrad.core.aval import make_aval
 from jitgrad.core.dispatch import as_value
 from jitgrad.core.primitive import Value
 from jitgrad.kernels.kernel import ArrayKernel
-from jitgrad.ops.axes import from_rows, reduced_axes, rows_of
+from jitgrad.ops.axes import dropped_shape, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation
 from jitgrad.ops.elementwise import exp
 from jitgrad.ops.linear import spread, sum_over
-from jitgrad.ops.reduction import Axis, dropped_shape, floating, kept, reduction_samples
+from jitgrad.ops.reduction import Axis, floating, kept, reduction_samples
 
 __all__ = ["log_softmax", "logsumexp", "softmax"]
 
@@ -162,8 +162,11 @@ def logsumexp_kernel(x, out):
     """``log(sum(exp(x)))`` of each row."""
     n = x.shape[1]
     for r in range(x.shape[0]):
+        if n == 0:
+            out[r] = -np.inf
+            continue
         row = x[r]
-        top = row[0] if n else -np.inf
+        top = row[0]
         for k in range(n):
             top = scalar.maximum(top, row[k])
         if scalar.isinf(top):

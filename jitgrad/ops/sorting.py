@@ -12,34 +12,59 @@ from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError
 from jitgrad.ops.axes import axis_of, flat_offsets, from_rows, rows_of
 from jitgrad.ops.blocks import Call, host, operation
-from jitgrad.ops.linear import gather, reshape_to
+from jitgrad.ops.linear import gather, reshape_to, scatter_add
 from jitgrad.ops.reduction import Axis
 
 __all__ = ["argsort", "searchsorted", "sort"]
 
+Array = np.ndarray[Any, Any]
 
-def _order(rows: np.ndarray[Any, Any], descending: bool, stable: bool) -> np.ndarray[Any, Any]:
-    """The sorting permutation of each row; equal elements keep their order both ways, NaN is greatest."""
-    kind = "stable" if stable else "quicksort"
+
+def _ascending(rows: Array, stable: bool) -> Array:
+    """The sorting permutation of each row; NaN is greatest."""
+    order = np.argsort(rows, axis=1)
+    if stable and rows.shape[1] > 1:
+        # the fast algorithm is not stable, which only shows where elements are equal
+        ordered = np.take_along_axis(rows, order, 1)
+        left, right = ordered[:, :-1], ordered[:, 1:]
+        if ((left == right) | (left != left)).any():  # noqa: PLR0124 (NaN)
+            order = np.argsort(rows, axis=1, kind="stable")
+    return order
+
+
+def _order(x: Array, axis: int, descending: bool, stable: bool) -> Array:
+    """The sorting permutation of each row along an axis; equal elements keep their order both ways where ``stable``."""
+    rows = rows_of(x, (axis,))
     if not descending:
-        return np.argsort(rows, axis=1, kind=kind)  # type: ignore[call-overload, no-any-return]
+        return _ascending(rows, stable)
     # from the other end, so that the last of equal elements comes first before the order is turned
-    turned = np.argsort(rows[:, ::-1], axis=1, kind=kind)  # type: ignore[call-overload]
-    return (rows.shape[1] - 1 - turned)[:, ::-1]  # type: ignore[no-any-return]
+    turned = _ascending(np.ascontiguousarray(rows[:, ::-1]), stable)
+    return np.ascontiguousarray((rows.shape[1] - 1 - turned)[:, ::-1])
 
 
 @host(infer=lambda x, **_: make_aval(x.shape, INT64), nondiff=True)
 def sorting_order(x, *, axis, descending, stable):
-    return from_rows(np.ascontiguousarray(_order(rows_of(x, (axis,)), descending, stable)), x.shape, (axis,))
+    return from_rows(_order(x, axis, descending, stable), x.shape, (axis,))
 
 
 @host(infer=lambda x, **_: make_aval(x.shape, INT64), nondiff=True)
 def sorting_positions(x, *, axis, descending, stable):
     """The same permutation as places in C order, for a gather."""
-    order = _order(rows_of(x, (axis,)), descending, stable)
+    order = _order(x, axis, descending, stable)
     others = tuple(i for i in range(x.ndim) if i != axis)
     places = flat_offsets(x.shape, (axis,))[order] + flat_offsets(x.shape, others)[:, None]
-    return from_rows(np.ascontiguousarray(places), x.shape, (axis,))
+    return from_rows(places, x.shape, (axis,))
+
+
+@host(
+    infer=lambda x, **_: make_aval(x.shape, x.dtype),
+    # values alone are sorted much faster than places, which only derivatives need
+    vjp=lambda g, out, x, **params: (scatter_add(g, sorting_positions(x, **params), shape=x.shape),),
+    jvp=lambda tangents, out, x, **params: gather(tangents[0], sorting_positions(x, **params)),
+)
+def sorted_values(x, *, axis, descending, stable):
+    rows = np.sort(rows_of(x, (axis,)), axis=1)
+    return from_rows(np.ascontiguousarray(rows[:, ::-1]) if descending else rows, x.shape, (axis,))
 
 
 def _sort_samples(rng: np.random.Generator) -> list[Call]:
@@ -84,7 +109,7 @@ def sort(x: Any, axis: Axis = -1, *, descending: bool = False, stable: bool = Tr
     tensor([3., 2., 1.])
     """
     x, number = _along(x, axis, "sort")
-    return gather(x, sorting_positions(x, axis=number, descending=bool(descending), stable=bool(stable)))
+    return sorted_values(x, axis=number, descending=bool(descending), stable=bool(stable))
 
 
 @operation(samples=_sort_samples, nondiff=True, method=True, reference=_argsort_reference)

@@ -12,14 +12,13 @@ from jitgrad.core.dispatch import as_value, wrap
 from jitgrad.core.primitive import Elementwise, Partials, Primitive, Value
 from jitgrad.errors import ArgumentError, NotDifferentiableError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
-from jitgrad.ops.axes import extent_of, flat_offsets, from_rows, reduced_axes, rows_of
+from jitgrad.ops.axes import dropped_shape, extent_of, flat_offsets, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation
 from jitgrad.ops.comparison import equal, isnan
 from jitgrad.ops.elementwise import where
 from jitgrad.ops.linear import expand, gather, kept_shape, reshape_to, slice_view, spread, sum_over
 from jitgrad.ops.reduction import (
     Axis,
-    dropped_shape,
     floating,
     kept,
     max,
@@ -377,7 +376,8 @@ def average(x: Any, axis: Axis = None, weights: Any = None, *, keepdims: bool = 
         ordered = not isinstance(axis, tuple | list) or tuple(i % x.ndim for i in axis) == axes
         if w.shape != along or not ordered:
             raise ShapeError(
-                f"average: weights of shape {w.shape} fit neither the shape {x.shape} nor its extents {along} over axes {axes}"
+                f"average: weights of shape {w.shape} fit neither the shape {x.shape} "
+                f"nor its extents {along} over axes {axes}"
             )
         w = expand(reshape_to(w, shape=tuple(n if i in axes else 1 for i, n in enumerate(x.shape))), shape=x.shape)
     return sum(x * w, axis, keepdims=keepdims) / sum(w, axis, keepdims=keepdims)
