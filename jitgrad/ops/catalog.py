@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from jitgrad.errors import DefinitionError
 from jitgrad.ops import (
+    closeness,
     comparison,
     creation,
     elementwise,
@@ -20,6 +21,7 @@ from jitgrad.ops import (
     shape,
     softmax,
     sorting,
+    special,
     statistics,
 )
 from jitgrad.ops.blocks import Operation
@@ -27,7 +29,8 @@ from jitgrad.ops.blocks import Operation
 __all__ = ["operations"]
 
 _MODULES: Final[tuple[ModuleType, ...]] = (
-    elementwise, comparison, reduction, scan, softmax, sorting, statistics, shape, joining, indexing, creation, products, linalg,
+    elementwise, comparison, special, closeness, reduction, scan, softmax, sorting, statistics,
+    shape, joining, indexing, creation, products, linalg,
 )  # fmt: skip
 
 

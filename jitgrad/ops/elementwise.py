@@ -1,8 +1,8 @@
 """Arithmetic, elementary functions, rounding and selection: one element at a time.
 
 Every block is a scalar kernel with its partial derivatives beside it. A partial gets the result and the operands and is
-written in operations of this package, so that it can be differentiated again. Where the derivative of a derivative needs
-care at a singular point, the derivative itself is a primitive (a name with an underscore) with partials of its own.
+written in operations of this package, so that it can be differentiated again. Where a second derivative needs care at a
+singular point, the first one is a primitive itself (a name with an underscore) with partials of its own.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ _NONZERO: Final = Domain(-3.0, 3.0, kinks=(0.0,))
 
 
 def primitive_of(
-    partials: list[Callable[..., Value] | None] | None = None, result: Any = "same"
+    partials: list[Callable[..., Value] | None] | None = None,
+    masks: list[Callable[..., Value] | None] | None = None,
+    result: Any = "same",
 ) -> Callable[[Callable[..., Any]], Primitive]:
-    """An elementwise primitive without a public name, for the derivatives of others; without partials a constant."""
+    """An elementwise primitive without a public name, for the derivatives of others; a constant if no rule is given."""
 
     def decorate(body: Callable[..., Any]) -> Primitive:
-        made = elementwise(partials=partials, nondiff=partials is None, result=result)(body).primitive
+        constant = partials is None and masks is None
+        made = elementwise(partials=partials, masks=masks, nondiff=constant, result=result)(body).primitive
         assert made is not None
         return made
 
@@ -105,7 +108,8 @@ def floor_divide(x, y):
 
     Derivative: 0 for both.
     """
-    return x // y
+    least = y == -1  # the least integer by -1 would trap or give 0
+    return scalar.sel(least, -x, x) // scalar.sel(least, -y, y)
 
 
 @elementwise(
@@ -169,9 +173,7 @@ def positive(x):
     return x
 
 
-@elementwise(
-    partials=[lambda out, x: sign(x)], result="same", operator="abs", aliases=("absolute",), domain=_NONZERO
-)
+@elementwise(partials=[lambda out, x: sign(x)], result="same", operator="abs", aliases=("absolute",), domain=_NONZERO)
 def abs(x):
     """Absolute value; that of the least integer is itself, as in NumPy.
 
@@ -195,7 +197,7 @@ def sign(x):
 
     Derivative: 0.
     """
-    return scalar.sel(x > 0.0, 1.0, scalar.sel(x < 0.0, -1.0, x))
+    return scalar.sel(x > 0.0, 1.0, scalar.sel(x < 0.0, -1.0, x + 0.0))
 
 
 @elementwise(
