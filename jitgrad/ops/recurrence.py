@@ -11,19 +11,20 @@ import numpy as np
 
 from jitgrad.core.aval import FLOAT64, INT64, make_aval
 from jitgrad.core.dispatch import wrap
+from jitgrad.core.primitive import Value
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.axes import from_rows, outer_inner, rows_of
 from jitgrad.ops.blocks import host
-from jitgrad.ops.linear import expand, join, place, slice_view
+from jitgrad.ops.linear import BasicIndex, expand, join, place, slice_view
 
 __all__ = ["cumulative_product", "cumulative_sum_along", "exclusive_products_vjp", "recurrence"]
 
 
-def _steps(axis, start, stop):
+def _steps(axis: int, start: int | None, stop: int | None) -> BasicIndex:
     return ((None, None, None),) * axis + ((start, stop, None),)
 
 
-def _delayed(x, axis, reverse):
+def _delayed(x: Value, axis: int, reverse: bool) -> Value:
     """Every element one step later in the direction of the scan; 0 at the first."""
     n = x.shape[axis]
     if n == 0:
@@ -33,7 +34,7 @@ def _delayed(x, axis, reverse):
     return place(slice_view(x, index=kept), shape=x.shape, index=target)
 
 
-def _delayed_product(x, axis, reverse):
+def _delayed_product(x: Value, axis: int, reverse: bool) -> Value:
     """The inclusive products ``x``, one step later; 1 at the first."""
     n = x.shape[axis]
     if n == 0:
@@ -69,11 +70,11 @@ def cumulative_sum_kernel(x, reverse, state, out):
                     out[o, k, i] = state[i]
 
 
-@host(
-    infer=lambda x, *, axis, reverse: make_aval(x.shape, x.dtype),
-    transpose=lambda g, x, *, axis, reverse: cumulative_sum_along(g, axis=axis, reverse=not reverse),
-    contracts=True,
-)
+def _sum_transpose(g, x, *, axis, reverse):
+    return cumulative_sum_along(g, axis=axis, reverse=not reverse)
+
+
+@host(infer=lambda x, *, axis, reverse: make_aval(x.shape, x.dtype), transpose=_sum_transpose, contracts=True)
 def cumulative_sum_along(x, *, axis, reverse):
     folded = outer_inner(x.shape, axis)
     out = np.empty(x.shape, x.dtype)
@@ -97,7 +98,7 @@ def cumulative_product_kernel(x, one, reverse, out):
             out[r, k] = product
 
 
-def _product_vjp(g, out, x, *, axis, reverse):
+def _product_vjp(g: Value, out: Value, x: Value, *, axis: int, reverse: bool) -> tuple[Value]:
     before = _delayed_product(out, axis, reverse)
     return (before * recurrence(x, g, axis=axis, reverse=not reverse, lag=True),)
 
@@ -166,13 +167,13 @@ def recurrence(a, b, *, axis, reverse, lag):
     return from_rows(out, a.shape, (axis,))
 
 
-def exclusive_products_vjp(g, x):
+def exclusive_products_vjp(g: Value, x: Value) -> Value:
     """The cotangent of the (rows, n) products of all other elements of a row.
 
     Each is a prefix product times a suffix product; both are cumulative products, shifted by one.
     """
 
-    def of_scan(h, reverse):
+    def of_scan(h: Value, reverse: bool) -> Value:
         # a shifted cumulative product: its cotangent is shifted back first
         return _product_vjp(
             _delayed(h, 1, not reverse), cumulative_product(x, axis=1, reverse=reverse), x, axis=1, reverse=reverse

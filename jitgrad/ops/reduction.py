@@ -14,7 +14,7 @@ from jitgrad.errors import DtypeError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.axes import dropped_shape, extent_of, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation, reduction
-from jitgrad.ops.linear import convert, kept_shape, permute, reshape_to, spread, sum_over
+from jitgrad.ops.linear import convert, flat, kept_shape, permute, reshape_to, spread, sum_over
 from jitgrad.ops.recurrence import exclusive_products_vjp
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 Axis = Any
+Array = np.ndarray[Any, Any]
 
 
 def reduction_samples(rng: np.random.Generator) -> list[Call]:
@@ -97,6 +98,10 @@ def sum(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False)
     return kept(sum_over(x, axes=axes), x, axes, keepdims)
 
 
+def _mean_jvp(tangents, out, x, *, axes):
+    return mean_over(tangents[0], axes=axes)
+
+
 def _mean_end(total, n):
     return total / n
 
@@ -107,7 +112,7 @@ def _mean_end(total, n):
     accumulator=lambda dtype: FLOAT64,
     result=lambda dtype: dtype if dtype.kind == "f" else FLOAT64,
     vjp=lambda g, out, x, *, axes: (spread(g / float(extent_of(x.shape, axes)), x.shape, axes),),
-    jvp=lambda tangents, out, x, *, axes: mean_over(tangents[0], axes=axes),
+    jvp=_mean_jvp,
 )
 def mean_over(total, x):
     return scalar.radd(total, x)
@@ -161,14 +166,14 @@ def _exclusive_jvp(tangents, out, x, *, axes):
     return _exclusive_vjp(tangents[0], out, x, axes=axes)[0]
 
 
-def _exclusive_vjp(g, out, x, *, axes):
+def _exclusive_vjp(g: Value, out: Value, x: Value, *, axes: tuple[int, ...]) -> tuple[Value]:
     """By rows: prefix products times suffix products, differentiated as the scans that they are."""
     order = (*(i for i in range(x.ndim) if i not in axes), *axes)
     back = tuple(np.argsort(order).tolist())
     n = extent_of(x.shape, axes)
     rows = (x.size // n if n else 0, n)
 
-    def flattened(v):
+    def flattened(v: Value) -> Value:
         return reshape_to(permute(v, axes=order), shape=rows)
 
     found = exclusive_products_vjp(flattened(g), flattened(x))
@@ -247,15 +252,15 @@ def average_kernel(h, x, best, out):
         out[r] = total / ties if ties else np.nan
 
 
-@host(
-    infer=lambda g, x, best, *, axes: make_aval(x.shape, g.dtype),
-    transpose=lambda h, g, x, best, *, axes: mean_at_extremum(h, x, best, axes=axes),
-    contracts=True,
-)
+def _share_transpose(h, g, x, best, *, axes):
+    return mean_at_extremum(h, x, best, axes=axes)
+
+
+@host(infer=lambda g, x, best, *, axes: make_aval(x.shape, g.dtype), transpose=_share_transpose, contracts=True)
 def shared_at_extremum(g, x, best, *, axes):
     rows = rows_of(x, axes)
     out = np.empty(rows.shape, g.dtype)
-    share_kernel(_flat(g), rows, _flat(best), out)
+    share_kernel(flat(g), rows, flat(best), out)
     return from_rows(out, x.shape, axes)
 
 
@@ -266,12 +271,8 @@ def shared_at_extremum(g, x, best, *, axes):
 )
 def mean_at_extremum(h, x, best, *, axes):
     out = np.empty(best.shape, h.dtype)
-    average_kernel(rows_of(h, axes), rows_of(x, axes), _flat(best), out.reshape(-1))
+    average_kernel(rows_of(h, axes), rows_of(x, axes), flat(best), out.reshape(-1))
     return out
-
-
-def _flat(array):
-    return np.ascontiguousarray(array).reshape(-1)
 
 
 def _least(dtype: np.dtype[Any]) -> Any:
@@ -378,7 +379,7 @@ def argmax_kernel(x, out):
         for k in range(x.shape[1]):
             best = scalar.maximum(best, row[k])
         at = 0
-        while row[at] != best and row[at] == row[at]:  # noqa: PLR0124 (NaN)
+        while row[at] != best and row[at] == row[at]:
             at += 1
         out[r] = at
 
@@ -392,12 +393,12 @@ def argmin_kernel(x, out):
         for k in range(x.shape[1]):
             best = scalar.minimum(best, row[k])
         at = 0
-        while row[at] != best and row[at] == row[at]:  # noqa: PLR0124 (NaN)
+        while row[at] != best and row[at] == row[at]:
             at += 1
         out[r] = at
 
 
-def _arg(kernel, x, axes):
+def _arg(kernel: ArrayKernel, x: Array, axes: tuple[int, ...]) -> Array:
     rows = rows_of(x, axes)
     out = np.empty(dropped_shape(x.shape, axes), np.int64)
     kernel(rows.view(np.uint8) if x.dtype == BOOL else rows, out.reshape(-1))

@@ -63,7 +63,7 @@ def _cumulative_reference(function: Any, initial: float) -> Any:
 
 def _widened(x: Any, dtype: Any, what: str) -> Value:
     x = as_value(x, what)
-    return cast(x, wide(x.dtype) if dtype is None else dtype, what)
+    return x if dtype is None and x.dtype.kind == "f" else cast(x, wide(x.dtype) if dtype is None else dtype, what)
 
 
 def _flattened(x: Value, axis: Axis, what: str) -> tuple[Value, int]:
@@ -71,7 +71,7 @@ def _flattened(x: Value, axis: Axis, what: str) -> tuple[Value, int]:
     if axis is None or x.ndim == 0:
         if axis is not None:
             axis_of(axis, 1, f"{what}: axis")
-        return reshape_to(x, shape=(x.size,)), 0
+        return x if x.ndim == 1 else reshape_to(x, shape=(x.size,)), 0
     return x, axis_of(axis, x.ndim, f"{what}: axis")
 
 

@@ -91,7 +91,7 @@ def _argsort_reference(x: Any, axis: Any = -1, *, descending: bool = False, stab
 def _along(x: Any, axis: Axis, what: str) -> tuple[Value, int]:
     x = as_value(x, what)
     if axis is None:
-        return reshape_to(x, shape=(x.size,)), 0
+        return x if x.ndim == 1 else reshape_to(x, shape=(x.size,)), 0
     if x.ndim == 0:
         raise ShapeError(f"{what} along axis {axis}: a scalar has no axis")
     return x, axis_of(axis, x.ndim, f"{what}: axis")

@@ -45,6 +45,8 @@ __all__ = [
     "var",
 ]
 
+Array = np.ndarray[Any, Any]
+
 # --------------------------------------------------------------------------- variance
 
 
@@ -89,11 +91,11 @@ def center_kernel(x, out):
                 made[k] = (np.float64(row[k]) - first) - shift
 
 
-@host(
-    infer=lambda x, *, axes: make_aval(x.shape, x.dtype),
-    transpose=lambda g, x, *, axes: center(g, axes=axes),
-    contracts=True,
-)
+def _center_transpose(g, x, *, axes):
+    return center(g, axes=axes)
+
+
+@host(infer=lambda x, *, axes: make_aval(x.shape, x.dtype), transpose=_center_transpose, contracts=True)
 def center(x, *, axes):
     """The elements less their mean: a projection, which is its own transpose."""
     rows = rows_of(x, axes)
@@ -120,7 +122,7 @@ def _inverse_degrees(x: Value, axes: tuple[int, ...], correction: float) -> floa
     return 1.0 / degrees if degrees > 0 else float("nan")
 
 
-def _variance(x, axes, correction):
+def _variance(x: Array, axes: tuple[int, ...], correction: float) -> Array:
     out = np.empty(dropped_shape(x.shape, axes), x.dtype)
     variance_kernel(rows_of(x, axes), float(extent_of(x.shape, axes) - correction), out.reshape(-1))
     return out
@@ -273,11 +275,11 @@ def median(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     return kept(mean_over(middle, axes=(0,)), x, axes, keepdims)
 
 
-def _constant(q: Any, what: str) -> np.ndarray[Any, Any]:
+def _constant(q: Any, what: str) -> Array:
     value = as_value(q, what)
     if value.requires_grad:
         raise NotDifferentiableError(f"{what} is not differentiated: detach() it")
-    array: np.ndarray[Any, Any] = value._array(what)
+    array: Array = value._array(what)
     return array
 
 
