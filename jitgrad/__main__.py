@@ -36,6 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _tour(parser, options.plot)
     except JitgradError as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
+    except BrokenPipeError:  # the reader of a pipe has seen enough; the interpreter flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        parser.exit(130, "interrupted\n")
 
 
 def _parser() -> argparse.ArgumentParser:

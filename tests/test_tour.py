@@ -279,6 +279,19 @@ class TestProcess:
         assert done.returncode == 1
         assert "chmod go-w" in done.stderr
 
+    @pytest.mark.skipif(os.name == "nt", reason="pipes break in another way")
+    def test_a_reader_that_leaves(self, cache: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "JITGRAD_CACHE_DIR": str(cache)}
+        with subprocess.Popen(
+            [sys.executable, "-m", "jitgrad"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline().startswith(b"jitgrad ")
+            process.stdout.close()
+            assert process.stderr.read() == b""
+            assert process.wait(timeout=60) == 1
+
     def test_bad_setting(self) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "JITGRAD_CACHE_SIZE": "much"}
         for arguments in ([], ["cache"]):
@@ -346,6 +359,16 @@ class TestArguments:
             command_line.main(["--plot", str(tmp_path / "a.png")])
         assert end.value.code == 1
         assert "No space left on device" in capsys.readouterr().err
+
+    def test_interrupted(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted() -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(tour, "run", interrupted)
+        with pytest.raises(SystemExit) as end:
+            command_line.main([])
+        assert end.value.code == 130
+        assert capsys.readouterr().err == "interrupted\n"
 
     def test_help_and_version(self, capsys: pytest.CaptureFixture[str]) -> None:
         for argument, expected in (("--help", "--plot FILE.png"), ("--version", f"jitgrad {jg.__version__}")):

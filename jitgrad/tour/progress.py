@@ -29,8 +29,10 @@ class Progress:
         self._terminal = sys.stdout.isatty()
         self._bar = None
         if self._terminal and tqdm is not None:
-            # ascii: not every terminal that Windows opens has block characters
-            self._bar = tqdm(total=total, desc=f"  {label}", unit="epoch", file=sys.stdout, ascii=" -#", ncols=88)
+            # ascii: not every terminal has block characters; the size: some terminals say that they have no rows
+            self._bar = tqdm(
+                total=total, desc=f"  {label}", unit="epoch", file=sys.stdout, ascii=" -#", ncols=100, nrows=20
+            )
 
     def __iter__(self) -> Iterator[int]:
         try:
