@@ -306,6 +306,16 @@ def test_special_values(name: str, dtype: Any) -> None:
     assert_same(getattr(scalar, name)(x), want)
 
 
+@pytest.mark.parametrize("name", sorted(ORACLES))
+def test_a_nan_stays_whatever_its_bits(name: str) -> None:
+    rng = np.random.default_rng(2)
+    payloads = np.concatenate([rng.integers(1, 2**51, 200, "u8"), np.arange(1, 200, dtype="u8")])
+    signs = rng.integers(0, 2, payloads.size).astype("u8") << np.uint64(63)
+    assert np.isnan(run(name, (np.uint64(0x7FF8 << 48) | payloads | signs).view(F64))).all()
+    assert np.isnan(run(name, (np.uint32(0x7FC00000) | (payloads.astype("u4") >> 10)).view(F32))).all()
+    assert np.isnan(run(name, (np.uint32(0x7FC00000) | (payloads.astype("u4") & 0x3FF)).view(F32))).all()
+
+
 @pytest.mark.parametrize("name", sorted(BINARY_ORACLES))
 def test_a_nan_stays_in_either_argument(name: str) -> None:
     x = (np.uint64(0x7FF8 << 48) | np.arange(400, dtype="u8")).view(F64)
