@@ -14,7 +14,7 @@ from jitgrad.errors import ArgumentError, IndexingError, ShapeError, Unsupported
 from jitgrad.ops.axes import axis_of
 from jitgrad.ops.blocks import Call, operation
 from jitgrad.ops.elementwise import where
-from jitgrad.ops.linear import BasicIndex, gather, reshape_to, slice_view, take_at
+from jitgrad.ops.linear import BasicIndex, bounded, expand, gather, permute, reshape_to, slice_view, take_at
 from jitgrad.ops.shape import ravel
 
 __all__ = ["basic_index", "flat_positions", "getitem", "plain_index"]
@@ -46,7 +46,7 @@ def _plain(item: Any) -> Any:
     if isinstance(item, np.integer):
         return int(item)
     if is_value(item):
-        return _index_array(item._array("indexing"))
+        return _traced_index(item) if item.is_traced else _index_array(item._array("indexing"))
     if isinstance(item, Sequence) and not isinstance(item, str | bytes):
         array = as_value(list(item), "an index")._array("indexing")
         return _index_array(array) if array.size else np.zeros(array.shape, np.int64)
@@ -55,6 +55,17 @@ def _plain(item: Any) -> Any:
     if hasattr(item, "__array__"):
         return _index_array(np.asarray(item))
     raise IndexingError(f"indices must be {_KINDS}, not {kind.__name__}")
+
+
+def _traced_index(item: Value) -> Value:
+    if item.dtype.kind == "b":
+        raise UnsupportedError(
+            "a boolean index that is traced: the shape of the result would depend on values; use jg.where, or pass the "
+            "mask as a constant"
+        )
+    if item.dtype.kind not in "iu":
+        raise IndexingError(f"indices must be {_KINDS}, not an array of {item.dtype}")
+    return item
 
 
 def _index_array(array: Array) -> Any:
@@ -124,13 +135,7 @@ def _bound(value: Any) -> int | None:
 
 def _wrapped(positions: Array, n: int, axis: int) -> Array:
     """Non-negative int64 positions, checked against the extent."""
-    found = positions.astype(np.int64) if positions.dtype != np.int64 else positions
-    if found.size:
-        low, high = int(found.min()), int(found.max())
-        if low < -n or high >= n:
-            raise _out_of_bounds(low if low < -n else high, axis, n)
-        if low < 0:
-            found = np.where(found < 0, found + n, found)
+    found: Array = bounded.impl.run(positions, extent=n, axis=axis)  # type: ignore[union-attr]
     return found
 
 
@@ -205,6 +210,8 @@ def getitem(x: Value, index: Any) -> Value:
         if depth < len(shape) and mask.shape == shape[:depth]:  # rows chosen by a mask of the leading axes
             rows = reshape_to(x, shape=(mask.size, *shape[depth:])) if depth > 1 else x
             return take_at(rows, wrap(np.flatnonzero(mask)), axis=0)
+    if any(map(is_value, items)):
+        return traced_getitem(x, items)
     single = _single_array(items, shape)
     if single is not None and len(shape) > 1:
         axis, positions = single
@@ -215,6 +222,59 @@ def getitem(x: Value, index: Any) -> Value:
     return gather(x, wrap(flat_positions(items, shape)))
 
 
+def traced_getitem(x: Value, items: tuple[Any, ...]) -> Value:
+    """``x[items]`` with integer arrays whose values are not known yet: operations compute and check the positions.
+
+    The slices are taken first; then the axes of the integer arrays, next to each other, count as one, of which rows are
+    taken. As in NumPy the axes of the result stand where those of the arrays stood, or first if a slice separates them.
+    """
+    if any(isinstance(i, bool) or (isinstance(i, np.ndarray) and i.dtype.kind == "b") for i in items):
+        raise UnsupportedError(
+            "boolean indices cannot stand beside traced integer indices; use jg.nonzero of the mask first"
+        )
+    if sum(i is Ellipsis for i in items) > 1:
+        raise IndexingError("an index can only have a single ellipsis ('...')")
+    consumed = sum(i is not None and i is not Ellipsis for i in items)
+    if consumed > x.ndim:
+        raise IndexingError(f"too many indices: {consumed} for an array with {x.ndim} axes")
+    places = [n for n, i in enumerate(items) if not (i is None or i is Ellipsis or isinstance(i, slice))]
+    together = places == list(range(places[0], places[-1] + 1))
+    basic: list[Any] = []  # the index without its arrays
+    axes: list[int] = []  # of the arrays, in what the basic index gives
+    arrays: list[Any] = []
+    dotted = any(i is Ellipsis for i in items)
+    for n, i in enumerate(items if dotted else (*items, Ellipsis)):
+        if i is Ellipsis:
+            basic += [_FULL] * (x.ndim - consumed)
+        elif n in places:
+            axes.append(len(basic))
+            basic.append(_FULL)
+            arrays.append(i)
+        else:
+            basic.append(i)
+    index = basic_index(basic, x.shape)
+    assert index is not None
+    view = slice_view(x, index=index)
+    extents = [view.shape[a] for a in axes]
+    shapes = [np.shape(a) for a in arrays]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise IndexingError(f"index arrays of shapes {', '.join(map(str, shapes))} do not broadcast together") from None
+    positions: Value = None
+    for k, (array, extent) in enumerate(zip(arrays, extents, strict=True)):
+        part = bounded(as_value(array), extent=extent, axis=axes[k]) * math.prod(extents[k + 1 :])
+        positions = part if positions is None else positions + part
+    first = axes[0] if together else 0
+    others = [a for a in range(view.ndim) if a not in axes]
+    order = (*others[:first], *axes, *others[first:])
+    moved = view if order == tuple(range(view.ndim)) else permute(view, axes=order)
+    before, after = moved.shape[:first], moved.shape[first + len(axes) :]
+    merged = reshape_to(moved, shape=(*before, math.prod(extents), *after))
+    rows = take_at(merged, reshape_to(positions, shape=(positions.size,)), axis=first)
+    return reshape_to(rows, shape=(*before, *positions.shape, *after))
+
+
 # --------------------------------------------------------------------------- functions
 
 
@@ -222,13 +282,13 @@ def _array(rng: np.random.Generator, *shape: int) -> Array:
     return rng.uniform(-2.0, 2.0, shape)
 
 
-def _integers(indices: Any, what: str) -> Array:
-    array: Array = as_value(indices, what)._array(what)
-    if array.size == 0:
-        return np.zeros(array.shape, np.int64)
-    if array.dtype.kind not in "iu":
-        raise UnsupportedError(f"{what}: indices must be integers, not {array.dtype}")
-    return array
+def _integers(indices: Any, what: str) -> Value:
+    value = as_value(indices, what)
+    if value.size == 0:
+        return wrap(np.zeros(value.shape, np.int64))
+    if value.dtype.kind not in "iu":
+        raise UnsupportedError(f"{what}: indices must be integers, not {value.dtype}")
+    return value
 
 
 @operation(
@@ -260,13 +320,12 @@ def take(x: Any, indices: Any, axis: int | None = None, *, mode: str = "raise") 
     if mode in ("wrap", "clip"):
         if n == 0 and chosen.size:
             raise IndexingError(f"take: axis {at} of shape {x.shape} has no elements")
-        chosen = chosen.astype(np.int64)
-        positions = (chosen % n if mode == "wrap" else np.clip(chosen, 0, n - 1)) if chosen.size else chosen
-    elif mode == "raise":
-        positions = _wrapped(chosen, n, at)
-    else:
+        moved = chosen._array(f"take(mode={mode!r})").astype(np.int64)
+        chosen = wrap(np.asarray(moved % n if mode == "wrap" else np.clip(moved, 0, n - 1)) if moved.size else moved)
+    elif mode != "raise":
         raise ArgumentError(f"take: mode must be 'raise', 'wrap' or 'clip', not {mode!r}")
-    found = take_at(x, wrap(positions.reshape(-1)), axis=at)
+    positions = bounded(chosen, extent=n, axis=at)
+    found = take_at(x, reshape_to(positions, shape=(positions.size,)), axis=at)
     return reshape_to(found, shape=(*x.shape[:at], *positions.shape, *x.shape[at + 1 :]))
 
 
@@ -290,17 +349,22 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Value:
     if chosen.ndim != x.ndim:
         raise ShapeError(f"take_along_axis: indices of shape {chosen.shape} for an array with {x.ndim} axes")
     at = axis_of(axis, x.ndim, "take_along_axis: axis")
-    total: Any = _wrapped(chosen, x.shape[at], at) * math.prod(x.shape[at + 1 :])
+    rest = tuple(1 if i == at else n for i, n in enumerate(x.shape))
+    try:
+        full = np.broadcast_shapes(chosen.shape, rest)
+    except ValueError:
+        raise ShapeError(
+            f"take_along_axis: indices of shape {chosen.shape} do not fit {x.shape} along axis {at}"
+        ) from None
+    wide = tuple(f if i != at and n == 1 else n for i, (n, f) in enumerate(zip(x.shape, full, strict=True)))
+    if wide != x.shape:  # an axis of extent 1 is repeated by the indices
+        x = expand(x, shape=wide)
+    total: Any = bounded(chosen, extent=x.shape[at], axis=at) * math.prod(x.shape[at + 1 :])
     for i, n in enumerate(x.shape):
         if i != at:
             line = np.arange(n) * math.prod(x.shape[i + 1 :])
-            try:
-                total = total + line.reshape((-1,) + (1,) * (x.ndim - i - 1))
-            except ValueError:
-                raise ShapeError(
-                    f"take_along_axis: indices of shape {chosen.shape} do not fit {x.shape} along axis {at}"
-                ) from None
-    return gather(x, wrap(np.ascontiguousarray(total)))
+            total = total + line.reshape((-1,) + (1,) * (x.ndim - i - 1))
+    return gather(x, total)
 
 
 @operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((_array(rng, 3),), {})], nondiff=True)

@@ -16,12 +16,14 @@ from jitgrad.core import scalar
 from jitgrad.core.aval import BOOL, FLOAT64, INT64, ShapedArray, make_aval, result_dtype
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.primitive import Primitive, Value
+from jitgrad.errors import IndexingError
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.blocks import host, reduction, view
 
 __all__ = [
     "BasicIndex",
     "add_at",
+    "bounded",
     "convert",
     "copy_of",
     "diagonal_view",
@@ -244,6 +246,8 @@ def flat(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     holes=True,
 )
 def gather(x, positions):
+    if not x.flags.c_contiguous and 2 * positions.size <= x.size:  # a few elements: not worth a copy of the whole
+        return np.asarray(x[np.unravel_index(positions, x.shape)])
     out = np.empty(positions.shape, x.dtype)
     gather_kernel(flat(x), flat(positions), out.reshape(-1))
     return out
@@ -307,6 +311,8 @@ def _taken(x: Any, positions: Any, axis: int) -> tuple[int, ...]:
 )
 def take_at(x, positions, *, axis):
     """Rows of an axis, chosen by a 1-d array of positions (in bounds and non-negative)."""
+    if not x.flags.c_contiguous and 2 * positions.size <= x.shape[axis]:  # a few rows: not worth a copy of the whole
+        return np.ascontiguousarray(x[(slice(None),) * axis + (positions,)])
     out = np.empty(_taken(x, positions, axis), x.dtype)
     take_kernel(_rows(x, axis), np.ascontiguousarray(positions), _rows(out, axis))
     return out
@@ -322,6 +328,20 @@ def add_at(x, positions, *, shape, axis):
     kernel = or_at_kernel if x.dtype == BOOL else add_at_kernel
     kernel(_rows(x, axis), np.ascontiguousarray(positions), _rows(out, axis))
     return out
+
+
+@host(infer=lambda x, *, extent, axis: make_aval(x.shape, INT64), nondiff=True)
+def bounded(x, *, extent, axis):
+    """Indices as non-negative int64 positions, checked against the extent of their axis."""
+    found = x.astype(np.int64) if x.dtype != INT64 else x
+    if found.size:
+        low, high = int(found.min()), int(found.max())
+        if low < -extent or high >= extent:
+            bad = low if low < -extent else high
+            raise IndexingError(f"index {bad} is out of bounds for axis {axis} of extent {extent}")
+        if low < 0:
+            found = np.where(found < 0, found + extent, found)
+    return found
 
 
 def _put_transpose(g: Value, base: Value, value: Value, positions: Value) -> tuple[Value, Value, None]:
