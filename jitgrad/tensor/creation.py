@@ -9,7 +9,7 @@ import numpy as np
 
 from jitgrad.core.aval import aval_of, check_dtype
 from jitgrad.core.modes import grad_mode
-from jitgrad.errors import ArgumentError, DtypeError, GradientWarning
+from jitgrad.errors import ArgumentError, DtypeError, GradientWarning, UnsupportedError
 from jitgrad.ops.linear import convert, copy_of
 from jitgrad.tensor.engine import as_tensor
 from jitgrad.tensor.storage import storage_of
@@ -21,11 +21,11 @@ __all__ = ["asarray", "from_dlpack", "from_numpy", "tensor"]
 def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False) -> Tensor:
     """A tensor on a copy of the data: numbers, (nested) lists, arrays, anything with ``__array__``, tensors.
 
-    Floats become float64, NumPy dtypes are kept. What is tracked stays tracked: a list with tracked tensors is stacked, a
-    tracked tensor copied. ``requires_grad=True`` makes a new leaf.
+    Floats become float64, NumPy dtypes are kept. What is tracked stays tracked: a list with tracked tensors is stacked,
+    a tracked tensor copied. ``requires_grad=True`` makes a new leaf.
 
-    Raises DtypeError for dtypes other than float64, float32, bool and integers (an explicit ``dtype=float`` converts other
-    real numbers), ShapeError for ragged lists. Derivative: the cotangent itself.
+    Raises DtypeError for dtypes other than float64, float32, bool and integers (an explicit ``dtype=float`` converts
+    other real numbers), ShapeError for ragged lists. Derivative: the cotangent itself.
 
     >>> import jitgrad as jg
     >>> jg.tensor([[1, 2], [3, 4]], dtype=float)
@@ -42,8 +42,8 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False) -> Tens
                 return convert(found, dtype=wanted)  # type: ignore[no-any-return]
             return copy_of(found) if isinstance(data, Tensor) else found
         warnings.warn(
-            "jg.tensor(..., requires_grad=True) of tracked data makes a new leaf, through which no gradient flows back; say "
-            "x.detach().clone().requires_grad_() if that is meant, or leave requires_grad out",
+            "jg.tensor(..., requires_grad=True) of tracked data makes a new leaf through which no gradient flows back; "
+            "say x.detach().clone().requires_grad_() if that is meant, or leave requires_grad out",
             GradientWarning,
             stacklevel=2,
         )
@@ -56,7 +56,7 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False) -> Tens
 
 
 def _real(data: Any, wanted: np.dtype[Any] | None) -> Any:
-    """Data of real numbers in dtypes that are not supported (float16, longdouble, objects), converted if a dtype is given."""
+    """Data of real numbers in other dtypes (float16, longdouble, objects), converted if a dtype is given."""
     if wanted is None or isinstance(data, Tensor | bool | int | float):
         return data
     if isinstance(data, np.ndarray | np.generic) and data.dtype.kind in "fO":
@@ -70,8 +70,8 @@ def _real(data: Any, wanted: np.dtype[Any] | None) -> Any:
 def asarray(data: Any, dtype: Any = None, *, copy: bool | None = None) -> Tensor:
     """A tensor of the data, on the memory of an ndarray where no conversion is needed; tensors pass through.
 
-    ``copy``: True always copies, False raises ArgumentError where a copy is needed. Raises DtypeError for dtypes that are
-    not supported, ShapeError for ragged lists.
+    ``copy``: True always copies, False raises ArgumentError where a copy is needed. Raises DtypeError for dtypes that
+    are not supported, ShapeError for ragged lists.
     """
     wanted = None if dtype is None else check_dtype(dtype, "asarray")
     found = as_tensor(_real(data, wanted), "asarray")
@@ -126,8 +126,10 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 def from_dlpack(obj: Any) -> Tensor:
     """A tensor on the memory of another library's CPU array (DLPack).
 
-    Raises what the other library raises for memory that is not on the CPU, DtypeError for dtypes that are not supported.
+    Raises DtypeError for dtypes that are not supported, and what the other library raises for memory elsewhere.
     """
     if isinstance(obj, Tensor):
         return obj.detach()  # type: ignore[attr-defined, no-any-return]
+    if not hasattr(obj, "__dlpack__"):
+        raise UnsupportedError(f"from_dlpack takes an object with __dlpack__, not {type(obj).__name__}")
     return from_numpy(np.from_dlpack(obj))
