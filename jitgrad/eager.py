@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitgrad.autodiff.node import GradNode
-from jitgrad.autodiff.rules import Mask, is_plain, vjp
+from jitgrad.autodiff.rules import Mask, is_plain, jvp, vjp
 from jitgrad.compiler.trace import infer, trace
 from jitgrad.core.aval import BOOL, ShapedArray, aval_of, make_aval
 from jitgrad.core.dispatch import wrap
@@ -63,11 +63,12 @@ class Plan:
             case Host(run=run_host):
                 self.run = functools.partial(run_host, **params) if params else run_host
 
-    def recorder(self, needs: tuple[int, ...]) -> Recorder:
-        """The recorder for tracked operands ``needs``."""
-        found = self.recorders.get(needs)
+    def recorder(self, needs: tuple[int, ...], keep_all: bool = False) -> Recorder:
+        """The recorder for tracked operands ``needs``; ``keep_all``: one whose nodes can also push tangents forward."""
+        key = (*needs, -1) if keep_all else needs
+        found = self.recorders.get(key)
         if found is None:
-            found = self.recorders[needs] = Recorder(self, needs)
+            found = self.recorders[key] = Recorder(self, needs, keep_all)
         return found
 
     def _plan_elementwise(self) -> None:
@@ -349,7 +350,7 @@ class Recorder:
         "save",
     )
 
-    def __init__(self, plan: Plan, needs: tuple[int, ...]) -> None:
+    def __init__(self, plan: Plan, needs: tuple[int, ...], keep_all: bool = False) -> None:
         self.plan = plan
         self.primitive = primitive = plan.primitive
         self.name = primitive.name
@@ -375,6 +376,10 @@ class Recorder:
             self.fresh = tuple(not p for p in differential.passes)
         else:
             self._trace_rule()
+            self.fresh = (False,) * len(needs)
+        if keep_all:
+            self.keep = tuple(range(len(plan.avals) + self.outputs))
+            self.run = self._run_values
             self.fresh = (False,) * len(needs)
         self.save = _saver(self.keep)
 
@@ -420,8 +425,30 @@ class Recorder:
         rest = iter(found)
         return [next(rest) if there else None for there in self._traced]
 
+    def _run_values(self, node: GradNode, g: Any) -> Sequence[Array | None]:
+        lifted = wrap(g) if self.outputs == 1 else [None if x is None else wrap(x) for x in g]
+        return [None if pair is None else pair[0]._value for pair in self.values(node, lifted, None, False)]
+
     def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> list[tuple[Value, Mask | None] | None]:
         """The cotangents as tensors, with masks; ``record``: they can be differentiated again."""
+        inputs, outs = self._held(node, record)
+        out = outs[0] if self.outputs == 1 else tuple(outs)
+        if self.outputs > 1:
+            g = tuple(
+                wrap(np.zeros(a.shape, a.dtype)) if x is None else x for x, a in zip(g, self.out_avals, strict=True)
+            )
+        return vjp(self.primitive, self.needs, g, mask, out, inputs, self.params)
+
+    def push(self, node: GradNode, tangents: Sequence[Value | None], record: bool) -> Any:
+        """The tangent of the result (a tuple of them for several), given those of the operands ``needs``."""
+        inputs, outs = self._held(node, record)
+        directions: list[Value | None] = [None] * len(inputs)
+        for i, tangent in zip(self.needs, tangents, strict=True):
+            directions[i] = tangent
+        return jvp(self.primitive, directions, outs[0] if self.outputs == 1 else tuple(outs), inputs, self.params)
+
+    def _held(self, node: GradNode, record: bool) -> tuple[list[Any], list[Any]]:
+        """The operands and results that a node keeps, as tensors; ``record``: linked to where they came from."""
         count = len(self.avals)
         held: list[Any] = [_Unkept(a) for a in (*self.avals, *self.out_avals)]
         for i, array in zip(self.keep, node.residuals, strict=True):
@@ -429,17 +456,11 @@ class Recorder:
             if record:
                 if i >= count:
                     value._edge, value._slot = node, i - count
-                elif i in self.needs:
+                elif i in self.needs and node.edges is not None:
                     at = self.needs.index(i)
                     value._edge, value._slot = node.edges[at], node.slots[at] if node.slots else 0
             held[i] = value
-        outs = held[count:]
-        out = outs[0] if self.outputs == 1 else tuple(outs)
-        if self.outputs > 1:
-            g = tuple(
-                wrap(np.zeros(a.shape, a.dtype)) if x is None else x for x, a in zip(g, self.out_avals, strict=True)
-            )
-        return vjp(self.primitive, self.needs, g, mask, out, held[:count], self.params)
+        return held[:count], held[count:]
 
 
 def _fused_backward(recorder: Recorder, differential: _Differential) -> Callable[[GradNode, Array], Sequence[Array]]:

@@ -1,4 +1,4 @@
-"""The forward push: values and tangents of a traced function, node by node in the order of the graph.
+"""The forward push: values and tangents of a traced function, or tangents along recorded nodes, oldest first.
 
 Everything it computes is made of jitgrad operations on tensors, so that it can be recorded, pushed forward again, or
 traced: forward over reverse and forward over forward need nothing more.
@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jitgrad.autodiff.reverse import Target, check_memory, reachable
 from jitgrad.autodiff.rules import jvp
 from jitgrad.core.aval import is_float
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Atom, Constant, Graph
+from jitgrad.core.memory import any_writes
 from jitgrad.core.primitive import Value
-from jitgrad.errors import ArgumentError
+from jitgrad.errors import ArgumentError, NotDifferentiableError
 
-__all__ = ["push"]
+__all__ = ["push", "push_recorded"]
 
 
 def push(
@@ -61,3 +63,34 @@ def push(
                 values.pop(atom, None)
                 moving.pop(atom, None)
     return [value(a) for a in graph.outputs], [moving.get(a) for a in graph.outputs]
+
+
+def push_recorded(
+    outputs: Sequence[Target], tangents: dict[Target, Value], record: bool
+) -> list[Value | None]:
+    """The tangents of recorded results, given those of some of the nodes that they were computed from.
+
+    ``outputs`` and the keys of ``tangents`` are nodes with the number of the result. The nodes must have been recorded
+    in forward mode, which keeps the values that rules need. Raises NotDifferentiableError for a node without a forward
+    rule, InPlaceError where a value was overwritten.
+    """
+    moving = dict(tangents)
+    nodes = reachable(edge for edge, _ in outputs)
+    for node in nodes:
+        if (node, 0) in tangents:
+            continue
+        edges = node.edges or ()
+        slots = node.slots or (0,) * len(edges)
+        given = [moving.get((edge, slot)) for edge, slot in zip(edges, slots, strict=True)]
+        if all(t is None for t in given):
+            continue
+        if any_writes():
+            check_memory(node)
+        push_node = getattr(node.recorder, "push", None)
+        if push_node is None:
+            raise NotDifferentiableError(f"{node.name} has no forward-mode rule; use reverse mode (vjp, grad)")
+        moved = push_node(node, given, record)
+        for slot, tangent in enumerate(moved if node.recorder.outputs > 1 else (moved,)):
+            if tangent is not None:
+                moving[node, slot] = tangent
+    return [moving.get(target) for target in outputs]

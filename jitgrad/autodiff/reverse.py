@@ -21,7 +21,7 @@ from jitgrad.core.modes import Anomaly, grad_mode, recording_mode
 from jitgrad.errors import AnomalyError, InPlaceError, ReleasedGraphError, ShapeError
 from jitgrad.ops.linear import convert
 
-__all__ = ["Target", "reachable", "sweep"]
+__all__ = ["Target", "check_memory", "reachable", "sweep"]
 
 Target = tuple[Edge, int]
 """A leaf or a node, and which of its results."""
@@ -52,7 +52,8 @@ def _leading(nodes: Sequence[GradNode], targets: set[Edge]) -> set[GradNode]:
     return leading
 
 
-def _check_memory(node: GradNode) -> None:
+def check_memory(node: GradNode) -> None:
+    """Raise InPlaceError where a value that a node keeps was overwritten after it was recorded."""
     for array in node.residuals:
         if isinstance(array, np.ndarray):
             write = overwritten(array, node.tick)
@@ -261,7 +262,7 @@ def sweep(
             if state.only is not None and node not in state.only:
                 continue
             if node.edges is not None:
-                _check_memory(node)
+                check_memory(node)
                 if anomaly:
                     _check_prints(node)
     token = grad_mode.set(recording_mode() if create_graph else False)

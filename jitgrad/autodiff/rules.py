@@ -51,12 +51,14 @@ def union(a: Mask | None, b: Mask | None) -> Mask | None:
 
 
 def scaled(g: Value, partial: Value) -> Value:
-    """``g * partial``, where partials that are plain 1 and -1 cost nothing."""
+    """``g * partial``, where partials that are plain 1 and -1 cost nothing and a plain 0 gives 0 even for infinite g."""
     if isinstance(partial, float | int):
         if partial == 1:
             return g
         if partial == -1:
             return -g
+        if partial == 0:
+            return where(False, g, 0.0)
     return g * partial
 
 

@@ -11,10 +11,12 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 __all__ = [
     "ANOMALY",
+    "FORWARD",
     "Anomaly",
     "anomaly",
     "anomaly_mode",
     "enable_grad",
+    "forward",
     "grad_mode",
     "is_grad_enabled",
     "no_grad",
@@ -28,9 +30,13 @@ Anomaly: TypeAlias = Literal["lines", "values"]
 ANOMALY: Final = "anomaly"
 """The grad mode under detect_anomaly: true, and nodes remember the user's line and fingerprints."""
 
+FORWARD: Final = "forward"
+"""The grad mode inside of forward-mode transforms: nodes keep all operands and results, which tangents may need."""
+
 grad_mode: ContextVar[bool | str] = ContextVar("jitgrad_grad_mode", default=True)
 anomaly: ContextVar[Anomaly | None] = ContextVar("jitgrad_anomaly", default=None)
 anomaly_mode = anomaly.get
+forward: ContextVar[bool] = ContextVar("jitgrad_forward", default=False)
 _entered: ContextVar[tuple[Token[bool | str], ...]] = ContextVar("jitgrad_entered", default=())
 
 
@@ -46,6 +52,8 @@ def is_grad_enabled() -> bool:
 
 def recording_mode() -> bool | str:
     """The grad mode that records."""
+    if forward.get():
+        return FORWARD
     return True if anomaly.get() is None else ANOMALY
 
 

@@ -14,7 +14,7 @@ from jitgrad.compiler.trace import atom_of, infer
 from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, check_dtype, result_dtype
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import owner
-from jitgrad.core.modes import grad_mode
+from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode
 from jitgrad.core.primitive import Elementwise, Primitive, View
 from jitgrad.eager import Plan, plan_for
 from jitgrad.errors import DtypeError, ShapeError, user_line
@@ -242,13 +242,13 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) ->
     if not any(r._aval.dtype.kind == "f" for r in results):
         _explain(results, f"nondiff:{primitive.name}")
         return
-    recorder = plan.recorder(needs)
+    recorder = plan.recorder(needs, keep_all=mode == FORWARD)
     count = len(operands)
     residuals = tuple([kept(operands[i] if i < count else results[i - count]) for i in recorder.keep])
     edges = tuple([operands[i]._edge for i in needs])
     slots = tuple([operands[i]._slot for i in needs])
     node = GradNode(recorder, edges, residuals, slots if any(slots) else None)
-    if mode is not True:
+    if mode == ANOMALY:
         node.where = user_line()
         node.prints = fingerprints(residuals)
     for slot, result in enumerate(results):
@@ -256,6 +256,15 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) ->
             result._edge = node
             if slot:
                 result._slot = slot
+
+
+def _inherit_origin(operands: Sequence[Tensor], result: Tensor) -> None:
+    """Why an operand is untracked explains why the result is."""
+    for operand in operands:
+        if operand._origin is not None:
+            result._origin = operand._origin
+            if operand._origin != "numpy":  # the less innocent cause
+                return
 
 
 def _explain(results: Sequence[Tensor], origin: str) -> None:
@@ -308,7 +317,10 @@ def unary_function(primitive: Primitive) -> Callable[[Tensor], Any]:
         result._value = out
         result._aval = plan.aval
         edge = self._edge
-        if edge is not None:
+        if edge is None:
+            if self._origin is not None:
+                result._origin = self._origin
+        else:
             if not differentiable or self._storage is not None or self._slot or _is_enabled() is not True:
                 record(plan, (self,), (result,))
                 return result
@@ -356,6 +368,9 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
         second = other._edge
         if first is None:
             if second is None:
+                origin = self._origin or other._origin
+                if origin is not None:
+                    result._origin = origin
                 return result
             needs, edges = _SECOND, (second,)
         elif second is None:

@@ -1,0 +1,201 @@
+"""Arguments and results of transforms: what the user's function gets, and what the user gets back.
+
+Inside of a transform arguments are private tensors: writing to them changes neither the caller's memory nor a leaf of the
+caller's graph. Each differentiated one hangs on an input node of its own, where its gradient is caught; the node is linked
+to the caller's graph, so that transforms nest. Results are what the arguments were: ndarrays and numbers where these
+came in, tensors where tensors came in or a tracked tensor was captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.reverse import reachable
+from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, is_float
+from jitgrad.errors import ArgumentError, DtypeError, UnsupportedError
+from jitgrad.ops.linear import convert
+from jitgrad.tensor import Tensor, as_tensor
+from jitgrad.tensor.tensor import make
+from jitgrad.transforms.trees import Structure, flatten, is_leaf, map_leaves
+
+__all__ = ["Inputs", "differentiated", "leave", "scalar_result", "selected"]
+
+
+class InputRecorder:
+    """The recorder of an input node: its cotangent goes on to the caller's value, if that is tracked."""
+
+    name = "input"
+    outputs = 1
+    masks = False
+    plain = True
+    fresh = (False,)
+
+    def __init__(self, aval: ShapedArray) -> None:
+        self.out_avals = (aval,)
+        self.open = True  # until the call that it belongs to has returned
+
+    def run(self, node: GradNode, g: Any) -> Sequence[Any]:
+        """The cotangent, handed on."""
+        return (g,) if node.edges else ()
+
+    def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
+        """The cotangent and its mask, handed on."""
+        return ((g, mask),) if node.edges else ()
+
+    def push(self, node: GradNode, tangents: Sequence[Any], record: bool) -> Any:
+        """The tangent of the caller's value, handed on."""
+        return tangents[0] if tangents else None
+
+
+def _input(value: Tensor) -> Tensor:
+    """A private tensor on an input node."""
+    edge = value._edge
+    node = GradNode(InputRecorder(value._aval), () if edge is None else (edge,), (), (value._slot,) if value._slot else None)
+    private = make(value._value, value._aval)
+    private._edge = node
+    return private
+
+
+def _private(leaf: Any) -> Any:
+    """An argument that is not differentiated: arrays become private tensors, still linked to the caller's graph."""
+    if isinstance(leaf, np.ndarray):
+        return as_tensor(leaf)
+    if isinstance(leaf, Tensor):
+        private = make(leaf._value, leaf._aval)
+        private._edge, private._slot = leaf._edge, leaf._slot
+        return private if leaf._edge is None else _input(leaf)
+    return leaf
+
+
+@dataclass
+class Inputs:
+    """The arguments of one call of a transformed function."""
+
+    args: tuple[Any, ...]
+    leaves: list[Tensor]  # the private tensors that are differentiated, in order
+    given: list[Any]  # the same as the caller gave them
+    structures: list[Structure]  # of each differentiated argument
+    counts: list[int]
+    single: bool
+
+    @property
+    def targets(self) -> list[tuple[Any, int]]:
+        """Where the gradients are caught."""
+        return [(t._edge, 0) for t in self._caught]
+
+    def __post_init__(self) -> None:
+        # the function may write to its arguments, which gives them another history: the nodes are kept here
+        self._caught = [make(t._value, t._aval) for t in self.leaves]
+        for kept, t in zip(self._caught, self.leaves, strict=True):
+            kept._edge = t._edge
+
+    def close(self) -> None:
+        """The call is over: what still hangs on these inputs depends on nothing that anyone differentiates."""
+        for kept in self._caught:
+            kept._edge.recorder.open = False  # type: ignore[union-attr]
+
+    def rebuilt(self, values: Sequence[Any]) -> Any:
+        """One value for each differentiated leaf, in the containers of the arguments."""
+        trees, start = [], 0
+        for structure, count in zip(self.structures, self.counts, strict=True):
+            trees.append(structure.unflatten(values[start : start + count]))
+            start += count
+        return trees[0] if self.single else tuple(trees)
+
+
+def selected(argnums: Any, count: int, what: str) -> tuple[tuple[int, ...], bool]:
+    """The positions of the differentiated arguments, and whether a single int was given."""
+    single = isinstance(argnums, int) and not isinstance(argnums, bool)
+    listed = (argnums,) if single else argnums
+    if not isinstance(listed, tuple | list) or not all(isinstance(i, int) for i in listed):
+        raise UnsupportedError(f"{what}: argnums must be an int or a tuple of ints, not {argnums!r}")
+    for i in listed:
+        if not -count <= i < count:
+            raise ArgumentError(f"{what}: argnums={argnums} for a call with {count} positional arguments")
+    return tuple(i % count for i in listed), single
+
+
+def differentiated(args: tuple[Any, ...], argnums: Any, what: str) -> Inputs:
+    """Private arguments, those at ``argnums`` on input nodes."""
+    positions, single = selected(argnums, len(args), what)
+    made = [a if i in positions else _private_tree(a) for i, a in enumerate(args)]
+    leaves: list[Tensor] = []
+    given: list[Any] = []
+    structures, counts = [], []
+    for i in positions:
+        flat, structure = flatten(args[i])
+        private = [_differentiable(leaf, f"{what}, argument {i}") for leaf in flat]
+        made[i] = structure.unflatten(private)
+        leaves += private
+        given += flat
+        structures.append(structure)
+        counts.append(len(flat))
+    return Inputs(tuple(made), leaves, given, structures, counts, single)
+
+
+def _private_tree(tree: Any) -> Any:
+    return _private(tree) if is_leaf(tree) else map_leaves(_private, tree)
+
+
+def _differentiable(leaf: Any, what: str) -> Tensor:
+    value = as_tensor(leaf, what)
+    if value.dtype.kind in "iu":
+        value = convert(value, dtype=FLOAT64)
+    if not is_float(value.dtype):
+        raise DtypeError(f"{what}: a {value.dtype} value cannot be differentiated; pass floats")
+    return _input(value)
+
+
+def scalar_result(value: Any, what: str) -> Tensor:
+    """The value of a function as a tensor of one element."""
+    tensor = as_tensor(value, f"{what}, value of the function")
+    if tensor.size != 1:
+        raise ArgumentError(
+            f"{what}: the function must give a scalar, not a value of shape {tensor.shape}; reduce it (.sum(), .mean()) "
+            "or use vjp or jacrev"
+        )
+    if not is_float(tensor.dtype):
+        raise DtypeError(f"{what}: the function must give a float, not {tensor.dtype}")
+    return tensor
+
+
+def is_linked(tensors: Sequence[Tensor], inputs: Inputs) -> bool:
+    """Whether results depend on tracked values besides the private inputs: then gradients must be recorded too."""
+    own = {t._edge for t in inputs._caught}
+    if any(node.edges for node in own if isinstance(node, GradNode)):
+        return True
+    for node in reachable([t._edge for t in tensors if t._edge is not None]):
+        if isinstance(node.recorder, InputRecorder):
+            if node not in own and not node.edges and node.recorder.open:
+                return True
+        elif any(not isinstance(e, GradNode) for e in node.edges or ()):
+            return True
+    return False
+
+
+def wants_tensors(args: Sequence[Any]) -> bool:
+    """Whether a tensor is among the arguments."""
+    return any(isinstance(a, Tensor) if is_leaf(a) else any(isinstance(x, Tensor) for x in flatten(a)[0]) for a in args)
+
+
+def leave(value: Any, as_tensors: bool, like: Any = None) -> Any:
+    """A result as the user gets it: a tensor, or a number for 0-d and a writable contiguous ndarray."""
+    if not isinstance(value, Tensor):
+        return value
+    if as_tensors or value._edge is not None:
+        return value
+    array = value._array("a result")
+    if array.ndim == 0:
+        return array[()].item() if array.dtype != np.float32 else array[()]
+    return np.array(array, order="C")
+
+
+def zeros(like: Tensor) -> Tensor:
+    """Zeros of the shape and dtype of a tensor."""
+    array = np.zeros(like.shape, like.dtype)
+    return make(array, aval_of(array))
