@@ -51,7 +51,7 @@ def union(a: Mask | None, b: Mask | None) -> Mask | None:
 
 
 def scaled(g: Value, partial: Value) -> Value:
-    """``g * partial``, where partials that are plain 1 and -1 cost nothing and a plain 0 gives 0 even for infinite g."""
+    """``g * partial``; plain 1 and -1 cost nothing, and a plain 0 gives 0 for an infinite g too."""
     if isinstance(partial, float | int):
         if partial == 1:
             return g
