@@ -33,7 +33,11 @@ def _answer(found: Value) -> Any:
     return bool(found._value) if isinstance(found._value, np.ndarray) else found
 
 
-def _floating(x: Value) -> Value:
+def _floating(x: Any) -> Any:
+    """Integers as float64; Python numbers stay weak."""
+    if type(x) in (bool, int, float):
+        return float(x)
+    x = as_value(x, "isclose")
     return x if x.dtype.kind == "f" else convert(x, dtype=FLOAT64)
 
 
@@ -45,7 +49,7 @@ def isclose(x: Any, y: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool 
     >>> jg.isclose([1.0, 2.0], [1.0 + 1e-9, 2.1])
     tensor([ True, False])
     """
-    x, y = _floating(as_value(x, "isclose")), _floating(as_value(y, "isclose"))
+    x, y = _floating(x), _floating(y)
     close = _close(x, y, rtol, atol)
     return close | (isnan(x) & isnan(y)) if equal_nan else close
 

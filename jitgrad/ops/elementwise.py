@@ -151,7 +151,6 @@ def divmod(x: Any, y: Any) -> tuple[Value, Value]:
 
     Derivative: that of the two.
     """
-    x, y = as_value(x, "divmod"), y if type(y) in (int, float) else as_value(y, "divmod")
     return floor_divide(x, y), remainder(x, y)
 
 
