@@ -355,7 +355,7 @@ def permute_dims(x: Any, axes: Any = None) -> Value:
     order = tuple(axis_of(a, x.ndim, "permute_dims: axis") for a in (axes if isinstance(axes, Sequence) else (axes,)))
     if sorted(order) != list(range(x.ndim)):
         hint = "; jg.swapaxes(x, a, b) exchanges two axes" if len(order) == 2 else ""
-        raise ShapeError(f"permute_dims: {tuple(axes)} is not an order of the {x.ndim} axes of shape {x.shape}{hint}")
+        raise ShapeError(f"permute_dims: {axes} is not an order of the {x.ndim} axes of shape {x.shape}{hint}")
     return permute(x, axes=order)
 
 
