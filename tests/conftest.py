@@ -26,3 +26,18 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 # Checks around every test: autouse fixtures that fail a test which leaves state behind (grad mode, tracing)
 # belong here.
 # ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _grad_mode_is_restored():
+    """A test that leaves grad mode or anomaly detection changed fails, and does not spoil the next one."""
+    from jitgrad import is_grad_enabled
+    from jitgrad.core.modes import anomaly, grad_mode
+
+    before = (is_grad_enabled(), grad_mode.get(), anomaly.get())
+    yield
+    after = (is_grad_enabled(), grad_mode.get(), anomaly.get())
+    grad_mode.set(True)
+    anomaly.set(None)
+    assert before == (True, True, None)
+    assert after == (True, True, None), "the test leaves grad mode or anomaly detection changed"

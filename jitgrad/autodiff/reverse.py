@@ -43,11 +43,13 @@ def reachable(roots: Iterable[Edge]) -> list[GradNode]:
 def _leading(nodes: Sequence[GradNode], targets: set[Edge]) -> set[GradNode]:
     """The nodes from which a target can be reached (targets included).
 
-    Where a released node led to is not known any more, so it counts too: it raises when it is visited.
+    Where a released node led to is not known any more. It counts too if it is younger than a target, and raises when it
+    is visited.
     """
     leading: set[Any] = set(targets)
+    oldest = min((t.tick for t in targets), default=0)
     for node in nodes:
-        if node.edges is None or any(e in leading for e in node.edges):
+        if node.tick > oldest if node.edges is None else any(e in leading for e in node.edges):
             leading.add(node)
     return leading
 

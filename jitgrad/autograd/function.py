@@ -16,7 +16,7 @@ from jitgrad.core.aval import ShapedArray, aval_of, is_float
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import owner
-from jitgrad.core.modes import grad_mode
+from jitgrad.core.modes import ANOMALY, grad_mode
 from jitgrad.errors import (
     ArgumentError,
     InPlaceError,
@@ -123,7 +123,8 @@ class Function:
     ``forward`` runs unrecorded, on tensors and any other arguments, and returns a tensor or a tuple of them (ndarrays
     become tensors). ``backward`` gets the gradient of each result and returns that of each argument, None where there
     is none. Written in jitgrad operations on ``ctx.saved_tensors`` it can be differentiated again; else decorate it
-    with ``once_differentiable``. Also possible: ``forward(*args)`` and ``setup_context(ctx, inputs, output)``.
+    with ``once_differentiable``. Also possible: ``forward(*args)`` and ``setup_context(ctx, inputs, output)``. For
+    forward mode add ``jvp(ctx, *tangents)``: the tangent of each result, given that of each argument (None for zero).
 
     Errors: UnsupportedError for traced arguments, ShapeError or ArgumentError when ``backward`` returns gradients of
     the wrong shape or number.
@@ -147,6 +148,7 @@ class Function:
     forward: Callable[..., Any]
     backward: Callable[..., Any]
     setup_context: Callable[..., None] | None = None
+    jvp: Callable[..., Any] | None = None
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
@@ -249,7 +251,7 @@ class _Call:
         node = GradNode(recorder, tuple(self.before[i][0] for i in needs), (), slots if any(slots) else None)
         node.residuals = self._residuals(results)
         ctx._node = weakref.ref(node)
-        if grad_mode.get() is not True:
+        if grad_mode.get() == ANOMALY:
             node.where = user_line()
             node.prints = fingerprints(node.residuals)
         for slot, (returned, result) in enumerate(zip(self.returned, results, strict=True)):
@@ -318,6 +320,35 @@ class _FunctionRecorder:
         """The cotangents as tensors; structural zeros end here."""
         return [None if t is None else (t, None) for t in self._call(g)]
 
+    def push(self, node: GradNode, tangents: Sequence[Tensor | None], record: bool) -> Any:
+        """The tangents of the results, given those of the tracked arguments."""
+        if self.cls.jvp is None:
+            raise NotDifferentiableError(
+                f"{self.name} has no forward-mode rule: give it a jvp(ctx, *tangents), or use reverse mode (vjp, grad)"
+            )
+        directions: list[Tensor | None] = [None] * self.arguments
+        for i, tangent in zip(self.needs, tangents, strict=True):
+            directions[i] = tangent
+        moved = self.cls.jvp(self.ctx, *directions)
+        listed = moved if isinstance(moved, tuple | list) else (moved,)
+        if len(listed) != self.outputs:
+            raise ArgumentError(
+                f"{self.name}.jvp returned {len(listed)} tangents for {self.outputs} results of forward"
+            )
+        checked = [self._checked_tangent(t, k) for k, t in enumerate(listed)]
+        return checked[0] if self.outputs == 1 else tuple(checked)
+
+    def _checked_tangent(self, tangent: Any, slot: int) -> Tensor | None:
+        aval = self.out_avals[slot]
+        if tangent is None or aval is None:
+            return None
+        made = as_tensor(tangent, f"{self.name}.jvp, tangent of result {slot}")
+        if made.shape != aval.shape:
+            raise ShapeError(
+                f"{self.name}.jvp returned a tangent of shape {made.shape} for result {slot} of shape {aval.shape}"
+            )
+        return made if made.dtype == aval.dtype else convert(made, dtype=aval.dtype)
+
     def _call(self, g: Any) -> list[Tensor | None]:
         gs = [g] if self.outputs == 1 else list(g)
         for slot, aval in enumerate(self.out_avals):
@@ -380,6 +411,10 @@ class _OnceRecorder:
     def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> NoReturn:
         """Always an error."""
         self.run(node, g)
+
+    def push(self, node: GradNode, tangents: Sequence[Tensor | None], record: bool) -> NoReturn:
+        """Always an error."""
+        self.run(node, tangents)
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:

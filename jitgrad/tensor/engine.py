@@ -25,7 +25,6 @@ from jitgrad.tensor.tensor import Tensor, make
 __all__ = ["ENGINE", "apply", "as_tensor", "binary_function", "kept", "record", "unary_function", "wrap"]
 
 _SCALARS: Final = (bool, int, float)
-_HANDED_ON: Final = ("detach", "no_grad")  # why a tensor is untracked, and what is computed from it
 
 
 def wrap(data: Any) -> Tensor:
@@ -195,9 +194,7 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
     if tracked:
         record(plan, operands, (result,))
     else:
-        for t in operands:
-            if t._origin in _HANDED_ON:
-                result._origin = t._origin
+        _inherit_origin(operands, result)
     if type(impl) is View:
         base, array = operands[0], arrays[0]
         if found.base is array or (found.base is not None and found.base is array.base) or owner(found) is owner(array):
@@ -206,7 +203,7 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
                 if grad_mode.get():
                     link_view(base, result, plan.step)
                 else:
-                    result._origin = "no_grad_view"
+                    result._no_grad_view = True
     return result
 
 

@@ -25,8 +25,7 @@ __all__ = ["METHODS", "no_graph", "run_backward", "starting_cotangent", "store_g
 _WHY = {
     "detach": "it was made by detach(), which cuts the graph, or computed from such a tensor",
     "no_grad": "it was computed under no_grad, or from such a tensor",
-    "no_grad_view": "it is a view that was made under no_grad",
-    "numpy": "it was made from a NumPy array or numbers",
+    "numpy": "it was made from NumPy arrays or numbers, none of which requires grad",
     None: "it was computed from inputs none of which requires grad",
 }
 

@@ -124,7 +124,7 @@ def _new_history(target: Tensor, value: Tensor, chain: ViewChain) -> tuple[Any, 
     """Edge of the base after ``value`` was written through the views ``chain``."""
     if not grad_mode.get():
         return None, 0
-    if value._edge is not None and (target._origin == "no_grad_view" or (target._history and target._history.no_grad)):
+    if value._edge is not None and (target._no_grad_view or (target._history and target._history.no_grad)):
         raise InPlaceError(
             "a value that requires grad is written into a view that was made under no_grad: its base could not follow. Make "
             "the view outside of no_grad, or write value.detach()"

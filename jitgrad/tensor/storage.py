@@ -18,7 +18,7 @@ import numpy as np
 from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.core.aval import ShapedArray
 from jitgrad.core.memory import Exported, owner
-from jitgrad.core.modes import grad_mode
+from jitgrad.core.modes import ANOMALY, grad_mode
 from jitgrad.eager import plan_for
 from jitgrad.errors import user_line
 from jitgrad.ops.linear import ViewChain
@@ -97,7 +97,7 @@ class History:
         self.edge: Edge | None = base._edge
         self.slot = base._slot
         self.aval: ShapedArray = base._aval
-        self.no_grad = base._origin == "no_grad_view"
+        self.no_grad = base._no_grad_view
         self.loose = False
 
 
@@ -154,6 +154,8 @@ def is_held(tensor: Tensor) -> bool:
     storage: Storage | None = tensor._storage
     holders: list[Any] = [tensor] if storage is None else [*storage.members.alive(), *storage.exports()]
     memory = Exported(owner(tensor._value))
+    if not isinstance(memory._value, np.ndarray):
+        return True  # who else uses a foreign buffer cannot be known
     holders.append(memory)
     known = Counter(id(h._value) for h in holders)
     # a view refers to the memory by its base, once for all who hold the view
@@ -187,7 +189,7 @@ def rebase(tensor: Tensor, edge: Edge | None, slot: int) -> None:
 def new_node(recorder: Any, edges: tuple[Edge, ...], slots: tuple[int, ...]) -> GradNode:
     """A node that keeps no arrays."""
     node = GradNode(recorder, edges, (), slots if any(slots) else None)
-    if grad_mode.get() is not True:
+    if grad_mode.get() == ANOMALY:
         node.where = user_line()
     return node
 
