@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import linecache
 import pickle
+from types import FunctionType
 from typing import Any
 
 import llvmlite
@@ -32,6 +33,7 @@ _NAMESPACE: dict[str, Any] = {
     **blas.NAMESPACE,
     **buffer.INTRINSICS,
     "np": np,
+    "carray": numba.carray,
     "INF": float("inf"),
     "NAN": float("nan"),
     "boolean": types.boolean,
@@ -109,7 +111,11 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> CompileResult:
     filename = f"<jitgrad kernel {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace = dict(_NAMESPACE)
+    before = set(namespace)
     exec(compile(source, filename, "exec"), namespace)
+    for helper in namespace.keys() - before - {name}:  # functions that the kernel calls
+        if isinstance(namespace[helper], FunctionType):
+            namespace[helper] = numba.njit(error_model="numpy", no_cpython_wrapper=True)(namespace[helper])
     flags = Flags()
     flags.nrt = True
     flags.error_model = "numpy"

@@ -103,6 +103,18 @@ def store(typingctx: Any, buffer: Any, index: Any, value: Any) -> Any:
 
 
 @intrinsic
+def data(typingctx: Any, buffer: Any) -> Any:
+    """The address of the first element, for ``carray``."""
+    if not isinstance(buffer, Buffer):
+        return None
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _struct(context, builder, signature.args[0], args[0]).data
+
+    return types.CPointer(buffer.dtype)(buffer), generate
+
+
+@intrinsic
 def size(typingctx: Any, buffer: Any) -> Any:
     """Number of elements."""
 
@@ -198,6 +210,7 @@ def origin(typingctx: Any, buffer: Any, out: Any, row: Any) -> Any:
 INTRINSICS: Final[dict[str, Any]] = {
     "load": load,
     "store": store,
+    "data": data,
     "size": size,
     "last_extent": last_extent,
     "rows": rows,

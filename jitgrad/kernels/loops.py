@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from jitgrad.core.aval import BOOL, FLOAT32
-from jitgrad.core.graph import Atom, Constant, Graph, Variable
+from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.core.primitive import Elementwise, Reduce
 from jitgrad.errors import DefinitionError
 from jitgrad.kernels.text import inline
 
-__all__ = ["emit_elementwise", "emit_reduction", "literal"]
+__all__ = ["emit_elementwise", "emit_reduction", "literal", "node_lines"]
 
 
 def literal(value: Any, dtype: np.dtype[Any]) -> str:
@@ -35,6 +35,22 @@ def literal(value: Any, dtype: np.dtype[Any]) -> str:
     return f"float32({text})" if dtype == FLOAT32 else text
 
 
+def node_lines(node: Node, arguments: Sequence[str], target: str) -> list[str]:
+    """One elementwise node, written out as assignments that end with ``target``."""
+    impl = node.primitive.impl
+    if not isinstance(impl, Elementwise):
+        raise DefinitionError(f"{node.primitive} is not elementwise and cannot stand in an elementwise kernel")
+    (out,) = node.outputs
+    single = any(a.aval.dtype == FLOAT32 for a in (*node.inputs, out))
+    lines = inline(impl.body, list(arguments), target, "float32" if single else None)
+    value = lines[-1].removeprefix(f"{target} = ")
+    if out.aval.dtype == FLOAT32:
+        lines[-1] = f"{target} = float32({value})"
+    elif out.aval.dtype == BOOL:
+        lines[-1] = f"{target} = boolean({value})"
+    return lines
+
+
 def _statements(graph: Graph, elements: dict[Atom, str]) -> list[str]:
     """The nodes of an elementwise graph, written out; ``elements`` learns the names of their results."""
     lines: list[str] = []
@@ -45,17 +61,8 @@ def _statements(graph: Graph, elements: dict[Atom, str]) -> list[str]:
         return elements[atom]
 
     for count, node in enumerate(graph.nodes):
-        impl = node.primitive.impl
-        if not isinstance(impl, Elementwise):
-            raise DefinitionError(f"{node.primitive} is not elementwise and cannot stand in an elementwise kernel")
-        (out,) = node.outputs
-        target = elements[out] = f"t{count}"
-        single = any(a.aval.dtype == FLOAT32 for a in (*node.inputs, out))
-        lines += inline(impl.body, [name(a) for a in node.inputs], target, "float32" if single else None)
-        if out.aval.dtype == FLOAT32:
-            lines[-1] = f"{target} = float32({lines[-1].removeprefix(f'{target} = ')})"
-        elif out.aval.dtype == BOOL:
-            lines[-1] = f"{target} = boolean({lines[-1].removeprefix(f'{target} = ')})"
+        target = elements[node.outputs[0]] = f"t{count}"
+        lines += node_lines(node, [name(a) for a in node.inputs], target)
     return lines
 
 

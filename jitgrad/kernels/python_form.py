@@ -43,6 +43,8 @@ def _loop_namespace() -> dict[str, Any]:
     return {
         "load": lambda array, index: array.reshape(-1)[index],
         "store": store,
+        "data": lambda array: array,
+        "carray": lambda array, shape: array.reshape(shape),
     }
 
 
