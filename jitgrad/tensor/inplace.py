@@ -48,12 +48,23 @@ def _check_target(target: Tensor, operation: str) -> None:
         )
     array = target._value
     if isinstance(array, np.ndarray):
-        if any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
+        if array.size and any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
             raise InPlaceError(
                 f"{operation}: several elements of this broadcast tensor share one memory; write to its .clone()"
             )
         if not array.flags.writeable:
             raise InPlaceError(f"{operation}: the memory of this tensor is read-only; write to its .clone()")
+
+
+def _given(target: Tensor, value: Any, operation: str) -> Tensor:
+    """The value that is written, as a tensor; Python numbers take the dtype of the target, as in NumPy."""
+    kind = type(value)
+    if kind is bool or kind is int or (kind is float and target.dtype.kind == "f"):
+        try:
+            return wrap(np.array(value, target.dtype))  # type: ignore[no-any-return]
+        except OverflowError as error:
+            raise DtypeError(f"{operation}: {value} does not fit dtype {target.dtype}: {error}") from None
+    return as_tensor(value, operation)
 
 
 def _fitted(target: Tensor, value: Tensor, operation: str, shape: tuple[int, ...]) -> Tensor:
@@ -90,7 +101,7 @@ def _finish(target: Tensor, operation: str, written: Any | None) -> None:
 def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -> Tensor:
     """Overwrite the whole of ``target``; ``fresh``: the array of ``value`` belongs to nobody else and may be taken."""
     _check_target(target, operation)
-    given = as_tensor(value, operation)
+    given = _given(target, value, operation)
     value = _fitted(target, given, operation, target.shape)
     if value is given and value._edge is not None and not fresh:
         value = copy_of(value)  # two tensors of one node would share hooks and gradients
@@ -160,7 +171,7 @@ def set_item(target: Tensor, index: Any, value: Any) -> None:
     _check_target(target, operation)
     items = plain_index(index)
     basic = basic_index(items, target.shape)
-    value = as_tensor(value, operation)
+    value = _given(target, value, operation)
     if isinstance(target._value, Tracer) or isinstance(value._value, Tracer):
         _set_item_traced(target, basic, items, value, operation)
         return
