@@ -22,6 +22,7 @@ __all__ = [
     "no_grad",
     "recording_mode",
     "set_grad_enabled",
+    "transforming",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,6 +38,7 @@ grad_mode: ContextVar[bool | str] = ContextVar("jitgrad_grad_mode", default=True
 anomaly: ContextVar[Anomaly | None] = ContextVar("jitgrad_anomaly", default=None)
 anomaly_mode = anomaly.get
 forward: ContextVar[bool] = ContextVar("jitgrad_forward", default=False)
+transforming: ContextVar[bool] = ContextVar("jitgrad_transforming", default=False)  # inside of a transform's function
 _entered: ContextVar[tuple[Token[bool | str], ...]] = ContextVar("jitgrad_entered", default=())
 
 

@@ -13,7 +13,7 @@ from jitgrad.autodiff.node import GradNode, Hooks, Leaf, RemovableHandle
 from jitgrad.autodiff.reverse import sweep
 from jitgrad.core.aval import aval_of
 from jitgrad.core.graph import Tracer
-from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode
+from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode, transforming
 from jitgrad.errors import ConversionError, DtypeError, GradientWarning, GraphError, NoGraphError, ShapeError, user_line
 from jitgrad.ops.linear import copy_of, stop_gradient_view
 from jitgrad.tensor.engine import as_tensor
@@ -292,6 +292,11 @@ def _number(self: Tensor, what: str) -> Any:
         )
     value = self._scalar(what)
     if self._edge is not None and grad_mode.get():
+        if transforming.get():
+            raise ConversionError(
+                f"{what} of a value inside of a transform, at {user_line()}, would lose its gradient silently; use the "
+                "jitgrad function (jg.sin instead of math.sin), or say .item() or .detach() if a constant is meant"
+            )
         warnings.warn(
             f"{what} of a tensor that requires grad gives a plain number, through which no gradient flows; say .item() or "
             ".detach() if that is meant, or use the jitgrad function (jg.sin instead of math.sin)",

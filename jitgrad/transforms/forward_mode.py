@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jitgrad.autodiff.forward import push_recorded
-from jitgrad.core.modes import FORWARD, forward, grad_mode
+from jitgrad.core.modes import FORWARD, forward, grad_mode, transforming
 from jitgrad.errors import ArgumentError, DtypeError, ShapeError
 from jitgrad.ops.linear import convert
 from jitgrad.tensor import Tensor, as_tensor
@@ -22,6 +22,7 @@ class Linearized:
     def __init__(self, function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], what: str) -> None:
         self.what = what
         self.inputs = inputs
+        inside = transforming.set(True)
         in_forward = forward.set(True)
         token = grad_mode.set(FORWARD)
         try:
@@ -29,6 +30,7 @@ class Linearized:
         finally:
             grad_mode.reset(token)
             forward.reset(in_forward)
+            transforming.reset(inside)
         leaves, self.structure = flatten(value)
         self.outputs: list[Tensor] = [as_tensor(leaf, f"{what}, value of the function") for leaf in leaves]
         self.linked = is_linked(self.outputs, inputs)

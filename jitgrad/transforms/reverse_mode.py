@@ -10,7 +10,7 @@ import numpy as np
 
 from jitgrad.autodiff.reverse import sweep
 from jitgrad.core.aval import aval_of
-from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode
+from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode, transforming
 from jitgrad.errors import ArgumentError
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.graph_methods import starting_cotangent
@@ -23,11 +23,13 @@ __all__ = ["call_recorded", "grad", "pull", "value_and_grad", "vjp"]
 
 def call_recorded(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any]) -> Any:
     """The function on its private arguments, recorded whatever the grad mode outside is."""
+    inside = transforming.set(True)
     token = grad_mode.set(recording_mode())
     try:
         return function(*inputs.args, **kwargs)
     finally:
         grad_mode.reset(token)
+        transforming.reset(inside)
 
 
 def pull(outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Inputs, retain: bool, linked: bool) -> list[Tensor]:
