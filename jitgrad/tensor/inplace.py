@@ -14,7 +14,7 @@ from jitgrad.autodiff.node import GradNode, Leaf, next_tick
 from jitgrad.core.aval import aval_of
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Tracer
-from jitgrad.core.memory import log_write
+from jitgrad.core.memory import log_write, owner
 from jitgrad.core.modes import grad_mode
 from jitgrad.eager import plan_for
 from jitgrad.errors import DtypeError, InPlaceError, ShapeError, user_line
@@ -111,6 +111,8 @@ def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -
         target._value, target._aval = data, value._aval
         storage_of(target).version += 1
     elif aliased(target):
+        if fresh:
+            _save_from_own_write(given._edge, target)
         np.copyto(target._value, data)
         _finish(target, operation, target._value)
     else:
@@ -122,6 +124,15 @@ def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -
     if grad_mode.get():
         rebase(target, edge, slot)
     return target
+
+
+def _save_from_own_write(node: Any, target: Tensor) -> None:
+    """The operation whose result is written over its operand (``x *= y``) keeps copies of what it overwrites."""
+    if isinstance(node, GradNode) and node.residuals:
+        memory = owner(target._value)
+        node.residuals = tuple(
+            [r.copy() if isinstance(r, np.ndarray) and owner(r) is memory else r for r in node.residuals]
+        )
 
 
 def take_history(target: Tensor, edge: GradNode, slot: int) -> None:
