@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["gemm", "gemv", "geqrf", "gesdd", "gesv", "getrf", "orgqr", "pivot", "potrf", "syevd"]
+__all__ = ["gemm", "gemv", "geqrf", "gesdd", "gesv", "getrf", "orgqr", "pivot_type", "potrf", "syevd"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-pivot = np.int32
+pivot_type = np.int32
 """The dtype of vectors of pivots."""
 
 
@@ -77,10 +77,10 @@ def syevd(a: Array, w: Array, vectors: bool, upper: bool) -> int:
     eigenvectors, if wanted. Positive: did not converge."""
     try:
         if vectors:
-            w[...], columns = np.linalg.eigh(a, "U" if upper else "L")
+            w[...], columns = np.linalg.eigh(a.T, "L" if upper else "U")
             a[...] = columns.T
         else:
-            w[...] = np.linalg.eigvalsh(a, "U" if upper else "L")
+            w[...] = np.linalg.eigvalsh(a.T, "L" if upper else "U")
     except np.linalg.LinAlgError:
         return 1
     return 0
@@ -89,9 +89,10 @@ def syevd(a: Array, w: Array, vectors: bool, upper: bool) -> int:
 def gesdd(a: Array, s: Array, u: Array, vh: Array) -> int:
     """``a = u @ diag(s) @ vh`` with descending ``s``, the reduced form. Positive: did not converge."""
     try:
-        u[...], s[...], vh[...] = np.linalg.svd(a, full_matrices=False)
+        right, s[...], left = np.linalg.svd(a.T, full_matrices=False)
     except np.linalg.LinAlgError:
         return 1
+    u[...], vh[...] = left.T, right.T
     return 0
 
 

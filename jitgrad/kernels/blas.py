@@ -166,7 +166,7 @@ def _orgqr(c: _Call) -> Any:
 
 
 NAMESPACE: Final[dict[str, Any]] = {
-    "pivot": _PIVOT,
+    "pivot_type": _PIVOT,
     "gemm": _routine("222??", _gemm),
     "gemv": _routine("211?", _gemv),
     "getrf": _routine("2i", _getrf),

@@ -1,0 +1,771 @@
+"""The primitives of linear algebra over stacks of matrices: solutions, determinants, factorisations.
+
+Each runs one array kernel over LAPACK; its rules are products and solutions again, so that every order of derivative
+is there. Values that symmetric input alone makes sense of are functions of the symmetric part of the matrix, hence
+their gradients are symmetric.
+
+Sources of the rules: M. B. Giles, "An extended collection of matrix derivative results for forward and reverse mode
+algorithmic differentiation" (2008); J. Townsend, "Differentiating the singular value decomposition" (2016);
+S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra functions" (2010), for QR.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from jitgrad.core import blas_form as blas
+from jitgrad.core import scalar
+from jitgrad.core.aval import ShapedArray, make_aval
+from jitgrad.core.dispatch import wrap
+from jitgrad.core.linalg_errors import (
+    LinAlgError,
+    NotPositiveDefiniteError,
+    NotSymmetricError,
+    SingularMatrixError,
+)
+from jitgrad.core.primitive import Value
+from jitgrad.kernels.kernel import ArrayKernel
+from jitgrad.ops.blocks import host
+from jitgrad.ops.elementwise import sign
+from jitgrad.ops.linear import expand, permute, reshape_to, sum_over
+from jitgrad.ops.products import matrix_product
+
+Array = np.ndarray[Any, Any]
+
+_FAULTS: Final[dict[str, tuple[type[LinAlgError], str]]] = {
+    "singular": (SingularMatrixError, "a matrix is singular; use pinv or lstsq, or add to its diagonal"),
+    "indefinite": (NotPositiveDefiniteError, "a matrix is not positive definite; add to its diagonal if it nearly is"),
+    "asymmetric": (NotSymmetricError, "a matrix is not symmetric; give its symmetric part, (a + a.mT) / 2"),
+    "diverged": (LinAlgError, "the iteration did not converge"),
+}
+
+
+def _run(kernel: ArrayKernel, name: str, *arguments: Any) -> None:
+    """Run a kernel over stacks; what it raises is said with the operation and the shape."""
+    stacks = [_stack(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    try:
+        kernel(*stacks)
+    except np.linalg.LinAlgError as error:
+        kind, text = _FAULTS[str(error)]
+        raise kind(f"{name} of shape {arguments[0].shape}: {text}") from None
+
+
+def _stack(x: Array) -> Array:
+    """Leading axes as one, C-contiguous (results already are, so this is a view of them)."""
+    x = np.ascontiguousarray(x)
+    return x if x.ndim == 3 else x.reshape((math.prod(x.shape[:-2]), *x.shape[-2:]))
+
+
+def _vectors(x: Array) -> Array:
+    """A stack of vectors as a stack of one-row matrices, for ``_stack`` to leave alone."""
+    return x.reshape((math.prod(x.shape[:-1]), 1, x.shape[-1]))
+
+
+def mm(x: Value, y: Value, ta: bool = False, tb: bool = False) -> Value:
+    """``op(x) @ op(y)``."""
+    return matrix_product(x, y, ta=ta, tb=tb)
+
+
+def mt(x: Value) -> Value:
+    """The matrices transposed."""
+    return permute(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+def symmetric(x: Value) -> Value:
+    """The symmetric part."""
+    return (x + mt(x)) * 0.5
+
+
+def row(x: Value) -> Value:
+    """Vectors as one-row matrices."""
+    return reshape_to(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
+
+
+def column(x: Value) -> Value:
+    """Vectors as one-column matrices."""
+    return reshape_to(x, shape=(*x.shape, 1))
+
+
+def scalars(x: Value) -> Value:
+    """Numbers as one-element matrices."""
+    return reshape_to(x, shape=(*x.shape, 1, 1))
+
+
+def total(x: Value) -> Value:
+    """The sum of the elements of each matrix."""
+    return sum_over(x, axes=(x.ndim - 2, x.ndim - 1))
+
+
+def identity(x: Value) -> Value:
+    """The identity of the size and dtype of the columns."""
+    return wrap(np.eye(x.shape[-1], dtype=x.dtype))
+
+
+def zero(aval: Value) -> Value:
+    """Zeros of the shape and dtype of a value."""
+    return expand(wrap(np.zeros((), aval.dtype)), shape=aval.shape)
+
+
+def _same(x: ShapedArray, *others: ShapedArray, **params: Any) -> ShapedArray:
+    return make_aval(x.shape, x.dtype)
+
+
+# --------------------------------------------------------------------------- triangles
+
+
+@ArrayKernel
+def lower_kernel(x, out, diagonal):
+    for c in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            for j in range(x.shape[2]):
+                out[c, i, j] = x[c, i, j] if j < i else 0
+            out[c, i, i] = x[c, i, i] * diagonal
+
+
+@host(infer=_same, transpose=lambda g, x, *, diagonal: lower(g, diagonal=diagonal))
+def lower(x, *, diagonal):
+    """The lower triangles of square matrices, with the diagonal times a number."""
+    out = np.empty(x.shape, x.dtype)
+    _run(lower_kernel, "tril", x, out, diagonal)
+    return out
+
+
+@ArrayKernel
+def solve_lower_kernel(a, b, out, t):
+    n = a.shape[1]
+    count = b.shape[2]
+    for c in range(a.shape[0]):
+        x = out[c]
+        for i in range(n):
+            for q in range(count):
+                x[i, q] = b[c, i, q]
+        blocks = (n + 63) // 64
+        for block in range(blocks):  # within a block by substitution, between blocks by matrix products
+            first = 64 * (blocks - 1 - block if t else block)
+            last = min(first + 64, n)
+            done = n - last if t else first
+            if done > 0 and count > 0:
+                panel = np.empty((done, last - first), a.dtype)
+                known = np.empty((done, count), a.dtype)
+                for i in range(done):
+                    for j in range(last - first):
+                        panel[i, j] = a[c, last + i, first + j] if t else a[c, first + j, i]
+                    for q in range(count):
+                        known[i, q] = x[last + i if t else i, q]
+                part = np.empty((last - first, count), a.dtype)
+                blas.gemm(panel, known, part, True, False)
+                for i in range(last - first):
+                    for q in range(count):
+                        x[first + i, q] -= part[i, q]
+            for step in range(last - first):
+                i = last - 1 - step if t else first + step
+                for p in range(i + 1 if t else first, last if t else i):
+                    factor = a[c, p, i] if t else a[c, i, p]
+                    for q in range(count):
+                        x[i, q] -= factor * x[p, q]
+                for q in range(count):
+                    x[i, q] /= a[c, i, i]
+
+
+def _solve_lower_vjp(g, out, a, b, *, t):
+    gb = solve_lower(a, g, t=not t)
+    ga = mm(out, gb, tb=True) if t else mm(gb, out, tb=True)
+    return -lower(ga, diagonal=1.0), gb
+
+
+def _solve_lower_jvp(tangents, out, a, b, *, t):
+    ta, tb = tangents
+    change = None if ta is None else -mm(lower(ta, diagonal=1.0), out, ta=t)
+    return solve_lower(a, tb if change is None else change if tb is None else tb + change, t=t)
+
+
+@host(infer=lambda a, b, *, t: make_aval(b.shape, b.dtype), vjp=_solve_lower_vjp, jvp=_solve_lower_jvp)
+def solve_lower(a, b, *, t):
+    """``op(tril(a))**-1 @ b`` by substitution; a zero on the diagonal gives infinities."""
+    out = np.empty(b.shape, b.dtype)
+    _run(solve_lower_kernel, "solve_triangular", a, b, out, t)
+    return out
+
+
+# --------------------------------------------------------------------------- solutions and inverses
+
+
+@ArrayKernel
+def solve_kernel(a, b, out, t):
+    n = a.shape[1]
+    count = b.shape[2]
+    work = np.empty((n, n), a.dtype)
+    rows = np.empty((count, n), a.dtype)
+    pivots = np.empty(n, blas.pivot_type)
+    for c in range(a.shape[0]):
+        for i in range(n):
+            for j in range(n):
+                work[i, j] = a[c, i, j] if t else a[c, j, i]
+            for q in range(count):
+                rows[q, i] = b[c, i, q]
+        if n > 0 and blas.gesv(work, rows, pivots) > 0:
+            raise np.linalg.LinAlgError("singular")
+        for i in range(n):
+            for q in range(count):
+                out[c, i, q] = rows[q, i]
+
+
+def _solve_vjp(g, out, a, b, *, t):
+    gb = solve_matrix(a, g, t=not t)
+    return -(mm(out, gb, tb=True) if t else mm(gb, out, tb=True)), gb
+
+
+def _solve_jvp(tangents, out, a, b, *, t):
+    ta, tb = tangents
+    change = None if ta is None else -mm(ta, out, ta=t)
+    return solve_matrix(a, tb if change is None else change if tb is None else tb + change, t=t)
+
+
+@host(infer=lambda a, b, *, t: make_aval(b.shape, b.dtype), vjp=_solve_vjp, jvp=_solve_jvp)
+def solve_matrix(a, b, *, t):
+    """``op(a)**-1 @ b`` for stacks of the same length."""
+    out = np.empty(b.shape, b.dtype)
+    _run(solve_kernel, "solve", a, b, out, t)
+    return out
+
+
+@ArrayKernel
+def inverse_kernel(a, out):
+    n = a.shape[1]
+    work = np.empty((n, n), a.dtype)
+    pivots = np.empty(n, blas.pivot_type)
+    for c in range(a.shape[0]):
+        for i in range(n):
+            for j in range(n):
+                work[i, j] = a[c, i, j]
+                out[c, i, j] = 1 if i == j else 0
+        if n > 0 and blas.gesv(work, out[c], pivots) > 0:
+            raise np.linalg.LinAlgError("singular")
+
+
+def _inverse_jvp(tangents, out, a):
+    return -mm(mm(out, tangents[0]), out)
+
+
+@host(infer=_same, vjp=lambda g, out, a: (-mm(mm(out, g, ta=True), out, tb=True),), jvp=_inverse_jvp)
+def inverse(a):
+    """``a**-1``."""
+    out = np.empty(a.shape, a.dtype)
+    _run(inverse_kernel, "inv", a, out)
+    return out
+
+
+@ArrayKernel
+def pseudo_inverse_kernel(a, out, cutoff):
+    m, n = a.shape[1], a.shape[2]
+    k = min(m, n)
+    work = np.empty((m, n), a.dtype)
+    s = np.empty(k, a.dtype)
+    u = np.empty((m, k), a.dtype)
+    vh = np.empty((k, n), a.dtype)
+    for c in range(a.shape[0]):
+        finite = True
+        for i in range(m):
+            for j in range(n):
+                work[i, j] = a[c, i, j]
+                finite = finite and scalar.isfinite(a[c, i, j])
+        if not finite:
+            out[c, :, :] = np.nan
+        elif k > 0:
+            if blas.gesdd(work, s, u, vh) > 0:
+                raise np.linalg.LinAlgError("diverged")
+            for i in range(k):
+                for j in range(n):
+                    vh[i, j] = vh[i, j] / s[i] if s[i] > cutoff * s[0] else 0
+            blas.gemm(vh, u, out[c], True, True)
+
+
+def _pseudo_inverse_vjp(g, out, a, *, cutoff):
+    rows = g - mm(out, mm(a, g))  # (1 - out a) g
+    columns = g - mm(mm(g, a), out)  # g (1 - a out)
+    first = mm(mm(columns, out, ta=True), out, tb=True)
+    last = mm(mm(out, out, ta=True), rows, tb=True)
+    return (first + last - mm(mm(out, g, ta=True), out, tb=True),)
+
+
+def _pseudo_inverse_jvp(tangents, out, a, *, cutoff):
+    t = tangents[0]
+    first = mm(mm(out, out, tb=True), t - mm(mm(a, out), t), tb=True)
+    rest = mt(t) - mm(out, mm(a, t, tb=True))
+    return first + mm(mm(rest, out, tb=True), out) - mm(mm(out, t), out)
+
+
+@host(
+    infer=lambda a, *, cutoff: make_aval((*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype),
+    vjp=_pseudo_inverse_vjp,
+    jvp=_pseudo_inverse_jvp,
+)
+def pseudo_inverse(a, *, cutoff):
+    """The pseudo-inverse; singular values up to ``cutoff`` times the largest count as 0. The rules hold where the rank
+    stays what it is."""
+    out = np.empty((*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype)
+    _run(pseudo_inverse_kernel, "pinv", a, out, cutoff)
+    return out
+
+
+# --------------------------------------------------------------------------- determinants
+
+
+@ArrayKernel
+def determinant_kernel(a, out, sign, logarithm):
+    n = a.shape[1]
+    work = np.empty((n, n), a.dtype)
+    pivots = np.empty(n, blas.pivot_type)
+    for c in range(a.shape[0]):
+        for i in range(n):
+            for j in range(n):
+                work[i, j] = a[c, i, j]
+        if n > 0:
+            blas.getrf(work, pivots)
+        product = 1.0
+        turn = 1.0
+        logs = 0.0
+        for i in range(n):
+            pivot = work[i, i]
+            if pivots[i] != i + 1:
+                product = -product
+                turn = -turn
+            product *= pivot
+            turn *= pivot if scalar.isnan(pivot) else 1.0 if pivot > 0 else -1.0 if pivot < 0 else 0.0
+            logs += scalar.log(np.float64(scalar.fabs(pivot)))
+        out[c, 0, 0] = product
+        sign[c, 0, 0] = turn
+        logarithm[c, 0, 0] = logs
+
+
+def _determinants(a: Array) -> tuple[Array, Array, Array]:
+    found = tuple(np.empty(a.shape[:-2], a.dtype) for _ in range(3))
+    _run(determinant_kernel, "det", a, *(x.reshape((*x.shape, 1, 1)) for x in found))
+    return found  # type: ignore[return-value]
+
+
+@host(
+    infer=lambda a: make_aval(a.shape[:-2], a.dtype),
+    vjp=lambda g, out, a: (scalars(g) * cofactors(a),),
+    jvp=lambda tangents, out, a: total(cofactors(a) * tangents[0]),
+)
+def determinant(a):
+    return _determinants(a)[0]
+
+
+def _log_determinant_jvp(tangents, out, a):
+    return zero(out[0]), total(mt(inverse(a)) * tangents[0])
+
+
+@host(
+    infer=lambda a: (make_aval(a.shape[:-2], a.dtype), make_aval(a.shape[:-2], a.dtype)),
+    vjp=lambda g, out, a: (scalars(g[1]) * mt(inverse(a)),),
+    jvp=_log_determinant_jvp,
+    outputs=2,
+)
+def sign_and_log_determinant(a):
+    return _determinants(a)[1:]
+
+
+@ArrayKernel
+def cofactors_kernel(a, out):
+    n = a.shape[1]
+    work = np.empty((n, n), a.dtype)
+    s = np.empty(n, a.dtype)
+    u = np.empty((n, n), a.dtype)
+    vh = np.empty((n, n), a.dtype)
+    others = np.empty(n, a.dtype)
+    pivots = np.empty(n, blas.pivot_type)
+    for c in range(a.shape[0]):
+        finite = True
+        for i in range(n):
+            for j in range(n):
+                work[i, j] = a[c, i, j]
+                finite = finite and scalar.isfinite(a[c, i, j])
+        if not finite:
+            out[c, :, :] = np.nan
+        elif n > 0:
+            if blas.gesdd(work, s, u, vh) > 0:
+                raise np.linalg.LinAlgError("diverged")
+            blas.gemm(u, vh, work, False, False)
+            blas.getrf(work, pivots)
+            left = 1.0  # becomes the determinant of u vh, which is 1 or -1
+            for i in range(n):
+                left = -left if (work[i, i] < 0) != (pivots[i] != i + 1) else left
+            for i in range(n):  # the products of all other singular values
+                others[i] = left
+                left *= s[i]
+            right = 1.0
+            for i in range(n - 1, -1, -1):
+                others[i] *= right
+                right *= s[i]
+            for i in range(n):
+                for j in range(n):
+                    u[i, j] *= others[j]
+            blas.gemm(u, vh, out[c], False, False)
+
+
+@host(
+    infer=_same,
+    vjp=lambda g, out, a: (cofactors_change(a, g),),
+    jvp=lambda tangents, out, a: cofactors_change(a, tangents[0]),
+)
+def cofactors(a):
+    """The gradient of the determinant, by singular values: exact for singular matrices too. (Its derivative is a
+    symmetric bilinear form, hence its own transpose.)"""
+    out = np.empty(a.shape, a.dtype)
+    _run(cofactors_kernel, "det", a, out)
+    return out
+
+
+@ArrayKernel
+def cofactors_change_kernel(a, e, out):
+    n = a.shape[1]
+    work = np.empty((n, n), a.dtype)
+    s = np.empty(n, a.dtype)
+    u = np.empty((n, n), a.dtype)
+    vh = np.empty((n, n), a.dtype)
+    turned = np.empty((n, n), a.dtype)
+    made = np.empty((n, n), a.dtype)
+    others = np.empty(n, a.dtype)
+    pivots = np.empty(n, blas.pivot_type)
+    for c in range(a.shape[0]):
+        finite = True
+        for i in range(n):
+            for j in range(n):
+                work[i, j] = a[c, i, j]
+                finite = finite and scalar.isfinite(a[c, i, j])
+        if not finite:
+            out[c, :, :] = np.nan
+        elif n > 0:
+            if blas.gesdd(work, s, u, vh) > 0:
+                raise np.linalg.LinAlgError("diverged")
+            blas.gemm(u, vh, work, False, False)
+            blas.getrf(work, pivots)
+            start = 1.0
+            for i in range(n):
+                start = -start if (work[i, i] < 0) != (pivots[i] != i + 1) else start
+            blas.gemm(u, e[c], work, True, False)
+            blas.gemm(work, vh, turned, False, True)
+            for i in range(n):
+                left = start
+                for j in range(n):  # the products of all singular values but the i-th and the j-th
+                    others[j] = left
+                    if j != i:
+                        left *= s[j]
+                right = 1.0
+                made[i, i] = 0
+                for j in range(n - 1, -1, -1):
+                    if j != i:
+                        factor = others[j] * right
+                        right *= s[j]
+                        made[i, i] += factor * turned[j, j]
+                        made[j, i] = -factor * turned[i, j]
+            blas.gemm(u, made, work, False, False)
+            blas.gemm(work, vh, out[c], False, False)
+
+
+def _cofactors_change_vjp(g, out, a, e):
+    """By the inverse: the third derivative of the determinant wants a matrix that is not singular, else it raises."""
+    x = inverse(a)
+    xe, xg = mm(x, e), mm(x, g)
+    xt_e, xt_g = (total(mt(x) * v) for v in (e, g))
+    both = total(xe * mt(xg))
+    xex, xgx = mm(xe, x), mm(xg, x)
+    mixed = mm(xe, xgx) + mm(xg, xex) - xex * scalars(xt_g) - xgx * scalars(xt_e)
+    ga = cofactors(a) * scalars(xt_e * xt_g - both) + scalars(determinant(a)) * mt(mixed)
+    return ga, cofactors_change(a, g)
+
+
+def _cofactors_change_jvp(tangents, out, a, e):
+    ta, te = tangents
+    through_a = None if ta is None else _cofactors_change_vjp(ta, out, a, e)[0]
+    through_e = None if te is None else cofactors_change(a, te)
+    return through_e if through_a is None else through_a if through_e is None else through_a + through_e
+
+
+@host(infer=_same, vjp=_cofactors_change_vjp, jvp=_cofactors_change_jvp)
+def cofactors_change(a, e):
+    """The derivative of ``cofactors`` at ``a`` in the direction ``e``."""
+    out = np.empty(a.shape, a.dtype)
+    _run(cofactors_change_kernel, "det", a, e, out)
+    return out
+
+
+# --------------------------------------------------------------------------- Cholesky
+
+
+@ArrayKernel
+def cholesky_kernel(a, out):
+    n = a.shape[1]
+    for c in range(a.shape[0]):
+        largest = 0.0
+        apart = 0.0
+        for i in range(n):
+            for j in range(n):
+                out[c, i, j] = (a[c, i, j] + a[c, j, i]) / 2
+                largest = max(largest, scalar.fabs(a[c, i, j]))
+                apart = max(apart, scalar.fabs(a[c, i, j] - a[c, j, i]))
+        if apart > 1e-4 * largest:
+            raise np.linalg.LinAlgError("asymmetric")
+        if n > 0 and blas.potrf(out[c], False) > 0:
+            raise np.linalg.LinAlgError("indefinite")
+        for i in range(n):
+            for j in range(i + 1, n):
+                out[c, i, j] = 0
+
+
+def _cholesky_vjp(g, out, a):
+    inner = lower(mm(out, g, ta=True), diagonal=0.5)
+    half = solve_lower(out, inner, t=True)
+    return (symmetric(solve_lower(out, mt(half), t=True)),)
+
+
+def _cholesky_jvp(tangents, out, a):
+    half = solve_lower(out, symmetric(tangents[0]), t=False)
+    return mm(out, lower(solve_lower(out, mt(half), t=False), diagonal=0.5))
+
+
+@host(infer=_same, vjp=_cholesky_vjp, jvp=_cholesky_jvp)
+def cholesky_factor(a):
+    """The lower triangular factor of the symmetric part."""
+    out = np.empty(a.shape, a.dtype)
+    _run(cholesky_kernel, "cholesky", a, out)
+    return out
+
+
+# --------------------------------------------------------------------------- eigenvalues
+
+
+@ArrayKernel
+def eigen_kernel(a, w, v, upper):
+    n = a.shape[1]
+    work = np.empty((n, n), a.dtype)
+    for c in range(a.shape[0]):
+        largest = 0.0
+        apart = 0.0
+        finite = True
+        for i in range(n):
+            for j in range(n):
+                work[i, j] = (a[c, i, j] + a[c, j, i]) / 2
+                finite = finite and scalar.isfinite(work[i, j])
+                largest = max(largest, scalar.fabs(a[c, i, j]))
+                apart = max(apart, scalar.fabs(a[c, i, j] - a[c, j, i]))
+        if not finite:
+            w[c, :, :] = np.nan
+            v[c, :, :] = np.nan
+        elif n > 0:
+            if apart > 1e-4 * largest:
+                raise np.linalg.LinAlgError("asymmetric")
+            if blas.syevd(work, w[c, 0], True, not upper) > 0:
+                raise np.linalg.LinAlgError("diverged")
+            for i in range(n):
+                for j in range(n):
+                    v[c, i, j] = work[j, i]
+
+
+def _gaps(w: Value) -> Value:
+    """``w[j] - w[i]`` at (i, j), and 1 on the diagonal, which no rule reads."""
+    return row(w) - column(w) + identity(w)
+
+
+def _eigen_vjp(g, out, a, *, upper):
+    gw, gv = g
+    v = out[1]
+    inner = mm(v, gv, ta=True)
+    turn = (inner - mt(inner)) * 0.5 / _gaps(eigenvalues_of(a, *out))
+    return (mm(mm(v, turn) + v * row(gw), v, tb=True),)
+
+
+def _eigen_jvp(tangents, out, a, *, upper):
+    v = out[1]
+    inner = mm(v, mm(symmetric(tangents[0]), v), ta=True)
+    turn = (inner - inner * identity(inner)) / _gaps(eigenvalues_of(a, *out))
+    return total_columns(inner * identity(inner)), mm(v, turn)
+
+
+def total_columns(x: Value) -> Value:
+    """The sums of the columns of each matrix."""
+    return sum_over(x, axes=(x.ndim - 2,))
+
+
+@host(
+    infer=lambda a, *, upper: (make_aval(a.shape[:-1], a.dtype), make_aval(a.shape, a.dtype)),
+    vjp=_eigen_vjp,
+    jvp=_eigen_jvp,
+    outputs=2,
+)
+def eigen(a, *, upper):
+    """Ascending eigenvalues and orthonormal eigenvectors (columns) of the symmetric part.
+
+    Only the vectors are meant to be differentiated through this one: differences of eigenvalues stand in its rule.
+    ``upper`` says which half LAPACK reads, so that signs are those of NumPy.
+    """
+    w, v = np.empty(a.shape[:-1], a.dtype), np.empty(a.shape, a.dtype)
+    _run(eigen_kernel, "eigh", a, _vectors(w), v, upper)
+    return w, v
+
+
+@host(
+    infer=lambda a, w, v: make_aval(w.shape, w.dtype),
+    vjp=lambda g, out, a, w, v: (mm(v * row(g), v, tb=True), None, None),
+    jvp=lambda tangents, out, a, w, v: None if tangents[0] is None else total_columns(v * mm(tangents[0], v)),
+)
+def eigenvalues_of(a, w, v):
+    """The eigenvalues ``w`` as a function of ``a``, where ``w, v = eigen(a)``: its rule has no differences.
+
+    ``w`` and ``v`` get no cotangent, yet are no constants: the second derivative reaches ``a`` through the rule's ``v``.
+    """
+    return w.copy()
+
+
+# --------------------------------------------------------------------------- singular values
+
+
+@ArrayKernel
+def singular_kernel(a, u, s, vh):
+    m, n = a.shape[1], a.shape[2]
+    k = min(m, n)
+    work = np.empty(
+        (n, m), a.dtype
+    )  # the transpose: LAPACK then sees the matrix as NumPy shows it, with the same signs
+    right = np.empty((n, k), a.dtype)
+    left = np.empty((k, m), a.dtype)
+    for c in range(a.shape[0]):
+        finite = True
+        for i in range(m):
+            for j in range(n):
+                work[j, i] = a[c, i, j]
+                finite = finite and scalar.isfinite(a[c, i, j])
+        if not finite:
+            u[c, :, :] = np.nan
+            s[c, :, :] = np.nan
+            vh[c, :, :] = np.nan
+        elif k > 0:
+            if blas.gesdd(work, s[c, 0], right, left) > 0:
+                raise np.linalg.LinAlgError("diverged")
+            for q in range(k):
+                for i in range(m):
+                    u[c, i, q] = left[q, i]
+                for j in range(n):
+                    vh[c, q, j] = right[j, q]
+
+
+def _square_gaps(s: Value) -> Value:
+    """``s[j]**2 - s[i]**2`` at (i, j), and 1 on the diagonal."""
+    return (row(s) - column(s)) * (row(s) + column(s)) + identity(s)
+
+
+def _singular_vjp(g, out, a):
+    gu, gs, gvh = g
+    u, _, vh = out
+    s = singular_values_of(a, *out)
+    gaps = _square_gaps(s)
+    left, right = mm(u, gu, ta=True), mm(vh, gvh, tb=True)
+    inner = (left - mt(left)) / gaps * row(s) + column(s) * ((right - mt(right)) / gaps)
+    made = mm(mm(u, inner) + u * row(gs), vh)
+    if u.shape[-2] > u.shape[-1]:
+        made = made + mm((gu - mm(u, left)) / row(s), vh)
+    if vh.shape[-1] > vh.shape[-2]:
+        made = made + mm(u, (gvh - mm(right, vh, ta=True)) / column(s))
+    return (made,)
+
+
+def _singular_jvp(tangents, out, a):
+    (t,) = tangents
+    u, _, vh = out
+    s = singular_values_of(a, *out)
+    gaps = _square_gaps(s)
+    along_u, along_v = mm(u, t, ta=True), mm(t, vh, tb=True)
+    inner = mm(along_u, vh, tb=True)
+    wide, tall = inner * row(s), column(s) * inner
+    tu = mm(u, (wide + mt(wide)) / gaps * (1.0 - identity(s)))
+    tv = mm((tall + mt(tall)) / gaps * (1.0 - identity(s)), vh, ta=True)
+    if u.shape[-2] > u.shape[-1]:
+        tu = tu + (along_v - mm(u, inner)) / row(s)
+    if vh.shape[-1] > vh.shape[-2]:
+        tv = tv + (along_u - mm(inner, vh)) / column(s)
+    return tu, total_columns(inner * identity(s)), tv
+
+
+def _singular_avals(a: ShapedArray) -> tuple[ShapedArray, ...]:
+    *batch, m, n = a.shape
+    k = min(m, n)
+    return tuple(make_aval((*batch, *shape), a.dtype) for shape in ((m, k), (k,), (k, n)))
+
+
+@host(infer=_singular_avals, vjp=_singular_vjp, jvp=_singular_jvp, outputs=3)
+def singular(a):
+    """The reduced singular value decomposition; as with ``eigen``, another primitive differentiates the values."""
+    u, s, vh = (np.empty(v.shape, v.dtype) for v in _singular_avals(make_aval(a.shape, a.dtype)))
+    _run(singular_kernel, "svd", a, u, _vectors(s), vh)
+    return u, s, vh
+
+
+@host(
+    infer=lambda a, u, s, vh: make_aval(s.shape, s.dtype),
+    vjp=lambda g, out, a, u, s, vh: (mm(u * row(g * sign(s)), vh), None, None, None),
+    jvp=lambda tangents, out, a, u, s, vh: (
+        None if tangents[0] is None else sign(s) * total_columns(u * mm(tangents[0], vh, tb=True))
+    ),
+)
+def singular_values_of(a, u, s, vh):
+    """The singular values ``s`` as a function of ``a``, where ``u, s, vh = singular(a)``. Their gradient at 0 is 0, the
+    least subgradient of the norms made of them."""
+    return s.copy()
+
+
+# --------------------------------------------------------------------------- QR
+
+
+@ArrayKernel
+def orthogonal_kernel(a, q, r):
+    m, n = a.shape[1], a.shape[2]
+    work = np.empty((n, m), a.dtype)
+    tau = np.empty(n, a.dtype)
+    for c in range(a.shape[0]):
+        for i in range(m):
+            for j in range(n):
+                work[j, i] = a[c, i, j]
+        if n > 0:
+            blas.geqrf(work, tau)
+            for i in range(n):
+                for j in range(n):
+                    r[c, i, j] = work[j, i] if i <= j else 0
+            blas.orgqr(work, tau)
+            for i in range(m):
+                for j in range(n):
+                    q[c, i, j] = work[j, i]
+
+
+def _orthogonal_vjp(g, out, a):
+    gq, gr = g
+    q, r = out
+    half = lower(mm(r, gr, tb=True) - mm(gq, q, ta=True), diagonal=0.5)
+    made = gq + mm(q, half + mt(half))
+    return (mt(solve_lower(mt(r), mt(made), t=True)),)
+
+
+def _orthogonal_jvp(tangents, out, a):
+    q, r = out
+    x = mt(solve_lower(mt(r), mt(tangents[0]), t=False))  # t r**-1
+    s = mm(q, x, ta=True)
+    below = lower(s, diagonal=0.0)
+    turn = below - mt(below)
+    return mm(q, turn) + x - mm(q, s), mm(s - turn, r)
+
+
+def _orthogonal_avals(a: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
+    n = a.shape[-1]
+    return make_aval(a.shape, a.dtype), make_aval((*a.shape[:-2], n, n), a.dtype)
+
+
+@host(infer=_orthogonal_avals, vjp=_orthogonal_vjp, jvp=_orthogonal_jvp, outputs=2)
+def orthogonal(a):
+    """``a = q @ r`` for matrices with at least as many rows as columns."""
+    q, r = (np.empty(v.shape, v.dtype) for v in _orthogonal_avals(make_aval(a.shape, a.dtype)))
+    _run(orthogonal_kernel, "qr", a, q, r)
+    return q, r
