@@ -21,7 +21,7 @@ from jitgrad.core.aval import BOOL, ShapedArray, aval_of, make_aval
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Constant, Graph, Variable
 from jitgrad.core.primitive import Elementwise, Host, Linear, Partials, Primitive, Reduce, Value, View
-from jitgrad.errors import ShapeError
+from jitgrad.errors import DefinitionError, ShapeError
 from jitgrad.kernels.kernel import entry_point, kernel_mode
 from jitgrad.kernels.loops import emit_elementwise, emit_reduction
 from jitgrad.ops.linear import sum_to
@@ -375,7 +375,10 @@ class Recorder:
             self.plain = differential.plain and same
             self.fresh = tuple(not p for p in differential.passes)
         else:
-            self._trace_rule()
+            if isinstance(rule, Linear) and (rule.argnums is None or len(plan.avals) == 1):
+                self.keep = ()  # such a rule reads no values, so its trace can wait until it is worth it
+            else:
+                self._trace_rule()
             self.fresh = (False,) * len(needs)
         if keep_all:
             self.keep = tuple(range(len(plan.avals) + self.outputs))
@@ -409,8 +412,18 @@ class Recorder:
         """The cotangents of the operands ``needs``, from arrays to arrays; settles how the later calls do it."""
         if self._differential is not None:
             self.run = _fused_backward(self, self._differential)
-        else:
+        elif self._program is not None:
             self.run = self._run_program
+        else:
+            self.run = self._second_run  # once is often all: each index of a loop has a recorder of its own
+            return self._run_values(node, g)
+        return self.run(node, g)
+
+    def _second_run(self, node: GradNode, g: Any) -> Sequence[Array | None]:
+        self._trace_rule()
+        if self.keep:
+            raise DefinitionError(f"{self.name}: the transpose of a linear operation reads the values of its operands")
+        self.run = self._run_program
         return self.run(node, g)
 
     def _run_program(self, node: GradNode, g: Any) -> Sequence[Array | None]:

@@ -1,6 +1,7 @@
 """Detach and the life of a graph: one test a rule, quoted in its docstring; values by hand."""
 
 import asyncio
+import contextlib
 import contextvars
 import copy
 import gc
@@ -148,7 +149,7 @@ class TestNoGraph:
     def test_numbers_and_arrays(self):
         x = leaf(1.0, 2.0)
         for made in (jg.tensor(x.sum().item()), jg.tensor(x.detach().numpy()).sum(), jg.from_numpy(np.ones(1))):
-            with pytest.raises(NoGraphError, match="NumPy|none of which requires grad"):
+            with pytest.raises(NoGraphError, match="none of which requires grad"):
                 made.backward()
 
     def test_inputs_without_grad(self):
@@ -1070,10 +1071,8 @@ class TestNoCycles:
         x = leaf(1.0, 2.0)
         y = x * 2
         reference = weakref.ref(y)
-        try:
+        with contextlib.suppress(GraphError):
             y.backward()
-        except GraphError:
-            pass
         del y
         assert reference() is None
 
