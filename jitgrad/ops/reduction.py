@@ -52,7 +52,7 @@ def reduction_samples(rng: np.random.Generator) -> list[Call]:
         Call((a.transpose(2, 0, 1),), {"axis": (-1, 0)}),
         Call((a[0, :1],), {"axis": 0}),
         Call((a[0],), {"axis": ()}),
-        Call((rng.uniform(-2.0, 2.0, ()),), {}),
+        Call((np.asarray(rng.uniform(-2.0, 2.0)),), {}),
     ]
 
 
@@ -421,7 +421,7 @@ def argmin_over(x, *, axes):
 
 def _arg_samples(rng: np.random.Generator) -> list[Call]:
     a = rng.uniform(-2.0, 2.0, (3, 4, 2))
-    return [Call((a,), {}), Call((a, 1), {}), Call((a,), {"axis": -1, "keepdims": True}), Call((a[0, 0, 0],), {})]
+    return [Call((a,), {}), Call((a, 1), {}), Call((a,), {"axis": -1, "keepdims": True}), Call((a[0, 0, 0, ...],), {})]
 
 
 @operation(samples=_arg_samples, nondiff=True, method=True)

@@ -32,7 +32,7 @@ def _scan_samples(rng: np.random.Generator) -> list[Call]:
         Call((a.transpose(2, 0, 1),), {"axis": -1}),
         Call((with_zeros, 1), {}),
         Call((a[0, :, 1],), {}),
-        Call((a[0, 0, 0],), {}),
+        Call((a[0, 0, 0, ...],), {}),
         Call((np.zeros((2, 0)),), {"axis": 1}),
     ]
 

@@ -129,13 +129,20 @@ def _softmax_samples(rng: np.random.Generator) -> list[Call]:
     ]
 
 
+def _float(x: Any) -> Any:
+    dtype = np.asarray(x).dtype
+    return dtype if dtype.kind == "f" else np.float64
+
+
 def _reference_axes(x: Any, axis: Any) -> Any:
     return tuple(range(np.ndim(x))) if axis is None else axis
 
 
 def _softmax_reference(x: Any, axis: Any = -1) -> Any:
-    axis = _reference_axes(x, axis)
-    weights = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
+    """The definition; where the greatest element is inf, the infinite ones share the weight."""
+    x, axis = np.asarray(x, _float(x)), _reference_axes(x, axis)
+    top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    weights = np.where(top == np.inf, np.where(np.isnan(x), np.nan, x == np.inf), np.exp(x - top))
     return weights / np.sum(weights, axis=axis, keepdims=True)
 
 
@@ -195,7 +202,7 @@ def logsumexp_over(x, *, axes):
 
 
 def _logsumexp_reference(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    return np.log(np.sum(np.exp(x), axis=axis, keepdims=keepdims))
+    return np.log(np.sum(np.exp(x, dtype=_float(x)), axis=axis, keepdims=keepdims))
 
 
 @operation(samples=reduction_samples, method=True, reference=_logsumexp_reference)
@@ -293,8 +300,9 @@ def log_softmax_over(x, *, axes):
 
 
 def _log_softmax_reference(x: Any, axis: Any = -1) -> Any:
-    axis = _reference_axes(x, axis)
-    moved = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    x, axis = np.asarray(x, _float(x)), _reference_axes(x, axis)
+    top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    moved = np.where(top == np.inf, np.where(x == np.inf, 0.0, -np.inf), x - top)
     return moved - np.log(np.sum(np.exp(moved), axis=axis, keepdims=True))
 
 

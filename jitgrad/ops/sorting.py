@@ -85,7 +85,12 @@ def _sort_reference(x: Any, axis: Any = -1, *, descending: bool = False, stable:
 
 
 def _argsort_reference(x: Any, axis: Any = -1, *, descending: bool = False, stable: bool = True) -> Any:
-    return np.argsort(-x if descending else x, axis)
+    x = np.asarray(x, np.float64)
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    missing = np.isnan(x)
+    number = np.where(missing, 0.0, x)
+    return np.lexsort((-number, ~missing) if descending else (number, missing), axis=axis)
 
 
 def _along(x: Any, axis: Axis, what: str) -> tuple[Value, int]:

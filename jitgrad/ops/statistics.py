@@ -293,9 +293,26 @@ def _quantile_samples(rng: np.random.Generator) -> list[Call]:
     ]
 
 
-@operation(samples=_quantile_samples)
+def _quantile_reference(x: Any, q: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """By sorting; NumPy's own gives NaN, or an infinity, next to infinite elements."""
+    x, q = np.asarray(x, np.float64), np.asarray(q)
+    axes = reduced_axes(axis, x.ndim, "quantile")
+    rows = np.sort(rows_of(x, axes), axis=1)
+    places = q.reshape(-1) * (rows.shape[1] - 1.0)
+    below = np.floor(places).astype(int)
+    weights = places - below
+    high = rows[:, np.ceil(places).astype(int)]
+    found = rows[:, below] * (1 - weights) + np.where(weights > 0, high * weights, 0.0)
+    found[np.isnan(rows[:, -1])] = np.nan
+    rest = kept_shape(x.shape, axes) if keepdims else dropped_shape(x.shape, axes)
+    return found.T.reshape((*q.shape, *rest))
+
+
+@operation(samples=_quantile_samples, reference=_quantile_reference)
 def quantile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """Quantiles over axes (all by default), interpolated linearly between neighbours; NaN where there is one.
+
+    Next to infinite elements it is the weighted mean, which NumPy's way of computing it misses.
 
     ``q``: a number in [0, 1] or an array of them (whose axes come first in the result), always a constant. Raises
     ArgumentError for other values. Derivative: the weights of the two neighbours.
@@ -321,7 +338,7 @@ def quantile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Va
     low, high = slice_view(both, index=((0, count, None),)), slice_view(both, index=((count, None, None),))
     weights = wrap((places - below).astype(x.dtype).reshape(-1, *(1,) * (both.ndim - 1)))
     # no weight: nothing is taken from the neighbour, which may be infinite
-    mixed = where(equal(weights, 0.0), low, low + (high - low) * weights)
+    mixed = low * (1.0 - weights) + where(equal(weights, 0.0), 0.0, high * weights)
     return reshape_to(mixed, shape=(*wanted.shape, *rest))
 
 
@@ -330,7 +347,11 @@ def _percentile_samples(rng: np.random.Generator) -> list[Call]:
     return [Call((a, 30.0), {}), Call((a, [0.0, 40.0, 100.0]), {"axis": 1})]
 
 
-@operation(samples=_percentile_samples)
+def _percentile_reference(x: Any, q: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    return _quantile_reference(x, np.true_divide(q, 100.0), axis, keepdims=keepdims)
+
+
+@operation(samples=_percentile_samples, reference=_percentile_reference)
 def percentile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """``quantile(x, q / 100)``.
 
