@@ -11,7 +11,7 @@ import numpy as np
 from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.autodiff.reverse import fingerprints
 from jitgrad.compiler.trace import atom_of, infer
-from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, check_dtype, result_dtype
+from jitgrad.core.aval import FLOAT64, FLOATS, ShapedArray, aval_of, check_dtype, make_aval, result_dtype
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode
@@ -44,6 +44,10 @@ def as_tensor(obj: Any, what: str = "argument") -> Tensor:
     if isinstance(obj, np.ndarray):
         if type(obj) is not np.ndarray:
             obj = _base_array(obj, what)
+        elif obj.dtype in FLOATS:
+            flags = obj.flags
+            if flags.c_contiguous and flags.aligned:  # the usual case, without detours
+                return make(obj, make_aval(obj.shape, obj.dtype, True))
         dtype = check_dtype(obj.dtype, what)
         itemsize = dtype.itemsize
         if obj.dtype != dtype or not obj.flags.aligned or any(s % itemsize for s in obj.strides):
@@ -209,19 +213,22 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
 
 def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, Any]) -> Any:
     graph = next(t._value.graph for t in operands if isinstance(t._value, Tracer))
-    atoms = tuple(atom_of(t._value, graph) for t in operands)
+    atoms = tuple([atom_of(t._value, graph, t) for t in operands])
     avals = [ShapedArray(a.shape, a.dtype, True) for a in infer(primitive, [t._aval for t in operands], params)]
     tracers = graph.add(primitive, atoms, params, avals)
     results = tuple(make(t, t.aval) for t in tracers)
     if primitive.rule is not None and grad_mode.get() and any(t._edge is not None for t in operands):
-        record(plan_for(primitive, tuple([t._aval for t in operands]), params), operands, results)
+        record(plan_for(primitive, tuple([t._aval for t in operands]), params), operands, results, keep_all=True)
     return results if primitive.outputs > 1 else results[0]
 
 
-def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-    """Give the results their place in the graph, if an operand is tracked and grad mode is on."""
+def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor], keep_all: bool = False) -> None:
+    """Give the results their place in the graph, if an operand is tracked and grad mode is on.
+
+    ``keep_all``: the node keeps every operand and result (in forward mode always; of traced values, which cost nothing).
+    """
     mode = grad_mode.get()
-    if mode is True and len(operands) == 1:
+    if mode is True and len(operands) == 1 and not keep_all:
         recorder = plan.recorders.get(_FIRST)  # there is one only where the result is differentiable
         operand = operands[0]
         if recorder is not None and recorder.outputs == 1 and not operand._slot:
@@ -239,7 +246,7 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) ->
     if not any(r._aval.dtype.kind == "f" for r in results):
         _explain(results, f"nondiff:{primitive.name}")
         return
-    recorder = plan.recorder(needs, keep_all=mode == FORWARD)
+    recorder = plan.recorder(needs, keep_all or mode == FORWARD)
     count = len(operands)
     residuals = tuple([kept(operands[i] if i < count else results[i - count]) for i in recorder.keep])
     edges = tuple([operands[i]._edge for i in needs])
@@ -347,9 +354,10 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
                 other = _constant(other, self._aval.dtype)
             elif not is_operand(other):
                 return NotImplemented
-            else:
-                other = as_tensor(other) if kind not in _SCALARS else other
+            elif kind in _SCALARS:
                 return apply(primitive, (self, other), {})
+            else:
+                other = as_tensor(other)
         try:
             plan = plans[self._aval, other._aval]
         except KeyError:
