@@ -123,7 +123,7 @@ def basic_index(items: Sequence[Any], shape: tuple[int, ...]) -> BasicIndex | No
 
 def _bound(value: Any) -> int | None:
     if value is None or type(value) is int:
-        return value  # type: ignore[no-any-return]
+        return value
     try:
         return int(value.__index__())
     except (AttributeError, TypeError):

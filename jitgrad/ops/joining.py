@@ -462,7 +462,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
             n = x.shape[axis]
             if n == 0:
                 raise ShapeError(f"pad: axis {axis} of shape {x.shape} has no elements to repeat")
-            positions = np.pad(np.arange(n), (before, after), mode=mode)
+            positions = np.pad(np.arange(n), (before, after), mode=mode)  # type: ignore[call-overload]
             padded = take_at(padded, wrap(positions), axis=axis)
     return padded if padded is not x else x.copy()
 
@@ -486,7 +486,7 @@ def _pad_widths(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
 
 
 def _pair(width: Any) -> tuple[Any, Any]:
-    return tuple(width) if isinstance(width, tuple | list) else (width, width)  # type: ignore[return-value]
+    return tuple(width) if isinstance(width, tuple | list) else (width, width)
 
 
 def _pad_constant(x: Value, widths: list[tuple[int, int]], constants: Any) -> Value:

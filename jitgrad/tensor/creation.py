@@ -129,7 +129,7 @@ def from_dlpack(obj: Any) -> Tensor:
     Raises DtypeError for dtypes that are not supported, and what the other library raises for memory elsewhere.
     """
     if isinstance(obj, Tensor):
-        return obj.detach()  # type: ignore[attr-defined, no-any-return]
+        return obj.detach()  # type: ignore[no-any-return]
     if not hasattr(obj, "__dlpack__"):
         raise UnsupportedError(f"from_dlpack takes an object with __dlpack__, not {type(obj).__name__}")
     return from_numpy(np.from_dlpack(obj))

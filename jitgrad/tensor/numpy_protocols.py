@@ -15,10 +15,11 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from jitgrad.core.modes import grad_mode
+from jitgrad.core.primitive import Elementwise, Primitive
 from jitgrad.errors import ConversionError, UnsupportedError
 from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import public_names
-from jitgrad.tensor.engine import as_tensor
+from jitgrad.tensor.engine import as_tensor, binary_function, unary_function
 from jitgrad.tensor.inplace import assign
 from jitgrad.tensor.tensor import Tensor
 
@@ -82,7 +83,7 @@ _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "optimize": (True, False, "greedy", "optimal"),
     "device": ("cpu",),
 }
-_NOTHING: Final = np._NoValue  # type: ignore[attr-defined]
+_NOTHING: Final = np._NoValue
 
 
 def _is_neutral(name: str, value: Any) -> bool:
@@ -116,6 +117,37 @@ def _ufunc_operation(ufunc: np.ufunc) -> Operation[..., Any] | None:
     return None
 
 
+@functools.lru_cache(maxsize=1024)
+def _ufunc_function(ufunc: np.ufunc) -> Function | None:
+    """What to call for a ufunc: its operation, elementwise ones by the short way of operators."""
+    op = _ufunc_operation(ufunc)
+    primitive = None if op is None else op.primitive
+    if op is None or primitive is None or not isinstance(primitive.impl, Elementwise):
+        return None if op is None else op.function
+    if primitive.impl.arity == 1:
+        return _unary(primitive)
+    return _binary(primitive) if primitive.impl.arity == 2 else op.function
+
+
+def _unary(primitive: Primitive) -> Function:
+    short = unary_function(primitive)
+    return lambda x: short(x if type(x) is Tensor else as_tensor(x, primitive.name))
+
+
+def _binary(primitive: Primitive) -> Function:
+    short = binary_function(primitive)
+
+    def call(x: Any, y: Any) -> Any:
+        if type(x) is not Tensor:
+            if isinstance(x, bool | int | float) and not isinstance(x, np.generic):
+                return primitive(x, y)
+            x = as_tensor(x, primitive.name)
+        result = short(x, y)
+        return primitive(x, y) if result is NotImplemented else result
+
+    return call
+
+
 def _ufunc_label(ufunc: np.ufunc, method: str) -> str:
     special = sys.modules.get("scipy.special")
     module = "ufunc"
@@ -137,20 +169,29 @@ def _named(table: dict[str, str], ufunc: np.ufunc, what: str) -> Function:
     return public_names()[name].function
 
 
+def _speaks_for_itself(x: Any) -> bool:
+    """Whether an operand of another library has its own say about ufuncs."""
+    return hasattr(x, "__array_ufunc__") and not isinstance(x, Tensor | np.ndarray | np.generic)
+
+
 def __array_ufunc__(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
     """For NumPy's ufuncs: the operation of the same name, recorded as ever."""
     for x in inputs:
-        if not isinstance(x, Tensor | np.ndarray | np.generic) and hasattr(x, "__array_ufunc__"):
+        kind = type(x)
+        if kind is not Tensor and kind is not np.ndarray and _speaks_for_itself(x):
             return NotImplemented
+    if method == "__call__":
+        function = _ufunc_function(ufunc)
+        if function is not None and not kwargs and out is None:
+            return function(*inputs)
     what = _ufunc_label(ufunc, method)
     if method == "__call__":
         for name, value in kwargs.items():
             if not _is_neutral(name, value):
                 _refuse(what, name)
-        op = _ufunc_operation(ufunc)
-        if op is None:
+        if function is None:
             raise _missing(what)
-        result = op.function(*inputs)
+        result = function(*inputs)
     elif method in ("reduce", "accumulate"):
         function = _named(_REDUCE if method == "reduce" else _ACCUMULATE, ufunc, what)
         kwargs.setdefault("axis", 0)
@@ -164,7 +205,7 @@ def __array_ufunc__(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, ou
             if not _is_neutral(name, value):
                 _refuse(what, name)
         first, second = (as_tensor(x, what) for x in inputs)
-        result = op.function(first.reshape(first.shape + (1,) * second.ndim), second)  # type: ignore[attr-defined]
+        result = op.function(first.reshape(first.shape + (1,) * second.ndim), second)
     else:  # at, reduceat
         raise _missing(what)
     return result if out is None else _into(out, result, what)
@@ -185,6 +226,10 @@ def _known(function: Function, kwargs: dict[str, Any], what: str) -> dict[str, A
 # --------------------------------------------------------------------------- other functions
 
 
+_VARIADIC: Final = inspect.Parameter.VAR_POSITIONAL
+_KEYWORDS: Final = inspect.Parameter.VAR_KEYWORD
+
+
 class _Adapter:
     """Calls an operation with the arguments of the NumPy function of its name."""
 
@@ -196,24 +241,51 @@ class _Adapter:
         except ValueError:  # a function in C without a text signature: arguments pass as they are
             self.signature = None
         self.own = inspect.signature(op.function).parameters
+        self._forms: dict[Any, Any] = {}  # how calls of one form (how many arguments, which keywords) are passed on
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not kwargs and len(args) == 1:
             return self.op(*args)
+        form = (len(args), *kwargs)
+        if form not in self._forms:
+            self._forms[form] = self._form(len(args), kwargs)
+        if self._forms[form] is not None and not any(v is _NOTHING for v in kwargs.values()):
+            places, keywords = self._forms[form]
+            given = (*args, *kwargs.values())
+            return self.op(*[given[i] for i in places], **{name: given[i] for name, i in keywords})
         if self.signature is None:
             out = kwargs.pop("out", None)
             result = self.op(*args, **_known(self.op, kwargs, self.what))
             return _into(out, result, self.what)
         variadic, values, out = self._sorted(self.signature.bind(*args, **kwargs).arguments)
-        positional: list[Any] = list(variadic)
-        gap = bool(variadic)
-        for name, p in self.own.items():
-            if p.kind is p.VAR_POSITIONAL or name not in values:
-                gap = True
-            elif not gap and p.kind is not p.KEYWORD_ONLY:
-                positional.append(values.pop(name))
-        result = self.op(*positional, **values)
+        result = self.op(*(variadic or self._leading(values)), **values)
         return _into(out, result, self.what)
+
+    def _leading(self, values: dict[str, Any]) -> list[Any]:
+        """Takes out what can be passed by position: some operations have no names for their operands."""
+        positional = []
+        for name, p in self.own.items():
+            if p.kind is p.KEYWORD_ONLY or name not in values:
+                break
+            positional.append(values.pop(name))
+        return positional
+
+    def _form(self, count: int, keywords: dict[str, Any]) -> tuple[list[int], list[tuple[str, int]]] | None:
+        """Where the arguments of a call go; None where that depends on their values."""
+        if self.signature is None:
+            return None
+        numbers = {name: count + i for i, name in enumerate(keywords)}
+        given = self.signature.bind(*range(count), **numbers).arguments
+        if any(self.signature.parameters[n].kind in (_VARIADIC, _KEYWORDS) for n in given) or "out" in given:
+            return None
+        try:
+            _, values, _ = self._sorted(given)
+        except UnsupportedError:
+            return None
+        if len(values) != len(given):
+            return None
+        places = self._leading(values)
+        return places, list(values.items())
 
     def _sorted(self, given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
         """Arguments of NumPy by the names that the operation gives them; out= apart."""
@@ -309,7 +381,7 @@ def _on_untracked(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     """A function that stores values elsewhere: tracked tensors are refused, as ``numpy()`` does."""
 
     def exported(t: Tensor) -> Any:
-        return t.numpy()  # type: ignore[attr-defined]
+        return t.numpy()
 
     return function(*_plain(args, exported), **_plain(kwargs, exported))
 
