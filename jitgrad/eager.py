@@ -39,7 +39,19 @@ class Plan:
     ``entry`` (elementwise only) takes the operands and a fresh result; ``run`` takes the operands and allocates.
     """
 
-    __slots__ = ("aval", "avals", "dtype", "entry", "params", "primitive", "recorders", "run", "settled", "shape", "step")
+    __slots__ = (
+        "aval",
+        "avals",
+        "dtype",
+        "entry",
+        "params",
+        "primitive",
+        "recorders",
+        "run",
+        "settled",
+        "shape",
+        "step",
+    )
 
     def __init__(self, primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> None:
         self.primitive = primitive
@@ -76,13 +88,19 @@ class Plan:
         self.aval, self.shape, self.dtype = aval, aval.shape, aval.dtype
         layouts = _layouts(self.avals, aval)
         dtypes = tuple(a.dtype for a in self.avals)
-        self.entry = entry = _elementwise_entry(self.primitive, dtypes, aval.dtype, layouts, kernel_mode())
         shape, dtype = self.shape, self.dtype
+
+        def first_call(*arrays: Array) -> None:
+            # compiled when it is first run: plans are also made for traced values, which never run
+            self.entry = _elementwise_entry(self.primitive, dtypes, aval.dtype, layouts, kernel_mode())
+            self.entry(*arrays)
 
         def run_elementwise(*arrays: Array) -> Array:
             out = np.empty(shape, dtype)
-            entry(*arrays, out)
+            self.entry(*arrays, out)  # type: ignore[misc]
             return out
+
+        self.entry = first_call
 
         self.run = run_elementwise
 
@@ -105,9 +123,7 @@ class Plan:
         order = None if grouped else tuple(i for i in range(x.ndim) if i not in axes) + axes
         accumulator = np.dtype(impl.accumulator(x.dtype))
         name = f"{self.primitive.name}_forward"
-        source = emit_reduction(name, impl, x.dtype, impl.finish)
         signature = (f"b:{x.dtype.name}", f"b:{accumulator.name}", f"b:{aval.dtype.name}", *["n:int64"] * 3)
-        entry = entry_point(name, source, signature)
         shape, dtype = self.shape, self.dtype
         outer, count, inner = folded
         empty = np.empty
@@ -118,6 +134,10 @@ class Plan:
             if not contiguous:
                 array = np.ascontiguousarray(array if order is None else array.transpose(order))
             out = empty(shape, dtype)
+            entry = self.entry
+            if entry is None:
+                source = emit_reduction(name, impl, x.dtype, impl.finish)
+                entry = self.entry = entry_point(name, source, signature)
             entry(array, unused if inner == 1 else empty(inner, accumulator), out, outer, count, inner)
             return out
 
@@ -367,7 +387,11 @@ class Recorder:
             isinstance(rule, Partials) and any(rule.masks[i] is not None for i in needs)
         )
         self.plain = False
-        if isinstance(primitive.impl, Elementwise) and isinstance(rule, Partials):
+        if keep_all:  # what the rule reads need not be known
+            self.keep = tuple(range(len(plan.avals) + self.outputs))
+            self.run = self._run_values
+            self.fresh = (False,) * len(needs)
+        elif isinstance(primitive.impl, Elementwise) and isinstance(rule, Partials):
             dtypes = tuple(a.dtype for a in plan.avals)
             self._differential = differential = _differential(primitive, dtypes, plan.dtype, needs)
             self.keep = differential.keep
@@ -379,10 +403,6 @@ class Recorder:
                 self.keep = ()  # such a rule reads no values, so its trace can wait until it is worth it
             else:
                 self._trace_rule()
-            self.fresh = (False,) * len(needs)
-        if keep_all:
-            self.keep = tuple(range(len(plan.avals) + self.outputs))
-            self.run = self._run_values
             self.fresh = (False,) * len(needs)
         self.save = _saver(self.keep)
 

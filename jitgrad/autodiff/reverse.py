@@ -243,13 +243,14 @@ def sweep(
     create_graph: bool,
     targets: Sequence[Target] | None = None,
     anomaly: Anomaly | None = None,
+    on_tensors: bool = False,
 ) -> dict[Target, Any]:
     """Propagate the cotangents ``(edge, slot, cotangent)`` and give what arrives at leaves, or at ``targets`` alone.
 
-    Cotangents are arrays, or tensors with ``create_graph``. Raises before anything is changed where memory that the
+    Cotangents are arrays, or tensors with ``create_graph`` or ``on_tensors`` (traced values, not recorded). Raises before anything is changed where memory that the
     graph needs was overwritten.
     """
-    state = _Sweep(retain_graph, create_graph, anomaly == "values")
+    state = _Sweep(retain_graph, create_graph or on_tensors, anomaly == "values")
     nodes: list[GradNode] | None = None
     if any_writes() or targets is not None or anomaly:
         nodes = reachable(edge for edge, _, _ in starts)

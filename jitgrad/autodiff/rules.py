@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core.dispatch import wrap
+from jitgrad.core.dispatch import constant
 from jitgrad.core.primitive import Bilinear, Custom, Linear, Partials, Primitive, Value
 from jitgrad.errors import NotDifferentiableError
 from jitgrad.ops.elementwise import where
@@ -132,7 +132,7 @@ def _through_linear(
 
     def transposed(i: int) -> Mask:
         def compute() -> Value:
-            own = mask.get() if mask is not None else wrap(np.ones(g.shape, np.bool_))
+            own = mask.get() if mask is not None else expand(constant(True, np.bool_, g), shape=g.shape)
             moved = rule.transpose(own, *inputs, **params)
             return moved if single else moved[i]
 
@@ -181,4 +181,4 @@ def jvp(
 
 
 def _zeros_like(x: Value) -> Value:
-    return wrap(np.zeros(x.shape, x.dtype))
+    return expand(constant(0.0, x.dtype, x), shape=x.shape)

@@ -31,15 +31,15 @@ def trace(function: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], 
     return graph
 
 
-def atom_of(data: Any, graph: Graph) -> Atom:
-    """The variable of a tracer of this graph, or a constant for an array."""
+def atom_of(data: Any, graph: Graph, source: Any = None) -> Atom:
+    """The variable of a tracer of this graph, or a constant for an array (read again from ``source`` at each run)."""
     if isinstance(data, Tracer):
         if data.graph is not graph:
             raise UnsupportedError(
                 "a traced value was used outside of the function that it was traced in; return it instead of storing it"
             )
         return data.variable
-    return Constant(data)
+    return Constant(data, source)
 
 
 def infer(primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]) -> tuple[ShapedArray, ...]:

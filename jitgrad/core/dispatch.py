@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from jitgrad.core.primitive import Primitive, Value
 
-__all__ = ["Engine", "as_value", "engine", "install", "is_value", "wrap"]
+__all__ = ["Engine", "as_value", "constant", "engine", "install", "is_value", "wrap"]
 
 
 class Engine(Protocol):
@@ -27,6 +27,9 @@ class Engine(Protocol):
 
     def wrap(self, data: Any) -> Value:
         """An untracked tensor on an ndarray or a tracer."""
+
+    def constant(self, value: Any, dtype: Any, like: Value) -> Value:
+        """A 0-d tensor, traced where ``like`` is."""
 
 
 class _Missing:
@@ -58,6 +61,11 @@ def as_value(obj: Any, what: str = "argument") -> Value:
 def wrap(data: Any) -> Value:
     """An untracked tensor on an ndarray or a tracer."""
     return _engine.wrap(data)
+
+
+def constant(value: Any, dtype: Any, like: Value) -> Value:
+    """A 0-d tensor of a number, in the graph that is being traced if ``like`` is."""
+    return _engine.constant(value, dtype, like)
 
 
 def is_value(obj: Any) -> bool:

@@ -27,11 +27,16 @@ class Variable:
 class Constant:
     """A known value: a literal of the program, or an array that the traced function captured."""
 
-    __slots__ = ("aval", "value")
+    __slots__ = ("aval", "source", "value")
 
-    def __init__(self, value: np.ndarray[Any, Any]) -> None:
+    def __init__(self, value: np.ndarray[Any, Any], source: Any = None) -> None:
         self.value = value
+        self.source = source  # the tensor that it was read from, which may get another array later
         self.aval = make_aval(value.shape, value.dtype)
+
+    def current(self) -> np.ndarray[Any, Any]:
+        """The value as it is now."""
+        return self.value if self.source is None else self.source._value  # type: ignore[no-any-return]
 
     @property
     def is_literal(self) -> bool:
@@ -156,11 +161,14 @@ class Graph:
 
 
 class Tracer:
-    """Stands for a value while a function is traced; a tensor carries it in place of an ndarray."""
+    """Stands for a value while a function is traced; a tensor carries it in place of an ndarray.
+
+    The value may be a constant: what is computed from it is then recorded, rather than computed while tracing.
+    """
 
     __slots__ = ("graph", "variable")
 
-    def __init__(self, graph: Graph, variable: Variable) -> None:
+    def __init__(self, graph: Graph, variable: Atom) -> None:
         self.graph = graph
         self.variable = variable
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from jitgrad.core import scalar
 from jitgrad.core.aval import BOOL, FLOAT64, INT64, ShapedArray, make_aval, result_dtype
-from jitgrad.core.dispatch import wrap
+from jitgrad.core.dispatch import constant
 from jitgrad.core.primitive import Primitive, Value
 from jitgrad.errors import IndexingError
 from jitgrad.kernels.kernel import ArrayKernel
@@ -194,7 +194,7 @@ def follow(x: Any, chain: ViewChain) -> Any:
 
 
 def _overwrite_transpose(g: Value, base: Value, value: Value, *, chain: ViewChain) -> tuple[Value, Value]:
-    zero = wrap(np.zeros((), g.dtype))
+    zero = constant(0.0, g.dtype, g)
     return overwrite(g, expand(zero, shape=value.shape), chain=chain), follow(g, chain)
 
 
@@ -345,7 +345,7 @@ def bounded(x, *, extent, axis):
 
 
 def _put_transpose(g: Value, base: Value, value: Value, positions: Value) -> tuple[Value, Value, None]:
-    zero = expand(wrap(np.zeros((), g.dtype)), shape=value.shape)
+    zero = expand(constant(0.0, g.dtype, g), shape=value.shape)
     return put(g, zero, positions), gather(g, positions), None
 
 

@@ -12,7 +12,7 @@ from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.autodiff.reverse import fingerprints
 from jitgrad.compiler.trace import atom_of, infer
 from jitgrad.core.aval import FLOAT64, FLOATS, ShapedArray, aval_of, check_dtype, make_aval, result_dtype
-from jitgrad.core.graph import Tracer
+from jitgrad.core.graph import Constant, Tracer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode
 from jitgrad.core.primitive import Elementwise, Primitive, View
@@ -30,7 +30,8 @@ _SCALARS: Final = (bool, int, float)
 def wrap(data: Any) -> Tensor:
     """An untracked tensor on an ndarray or a tracer, as it is."""
     if isinstance(data, Tracer):
-        return make(data, data.aval)
+        aval = data.aval  # never an interned one, by which plans for arrays would be found
+        return make(data, ShapedArray(aval.shape, aval.dtype, True))
     return make(data, aval_of(data))
 
 
@@ -108,6 +109,7 @@ def _contains_tensor(items: Any) -> bool:
 
 # --------------------------------------------------------------------------- operands
 
+_WEAK: Final = {"f": 0.0, "i": 0, "b": False}  # Python numbers that promote as a weak tensor does
 _constants: dict[tuple[float, np.dtype[Any]], Tensor] = {}
 
 
@@ -136,7 +138,11 @@ def _elementwise_operands(primitive: Primitive, impl: Elementwise, args: tuple[A
     converted: list[Any] = [
         a if type(a) in _SCALARS else as_tensor(a, f"{name}, operand {i + 1}") for i, a in enumerate(args)
     ]
-    deciding = [a.dtype if isinstance(a, Tensor) else a for i, a in enumerate(converted) if i not in impl.fixed]
+    deciding = [
+        (a.dtype if not a._weak else _WEAK[a.dtype.kind]) if isinstance(a, Tensor) else a
+        for i, a in enumerate(converted)
+        if i not in impl.fixed
+    ]
     dtype = result_dtype(*deciding)
     if impl.result == "float" and dtype.kind != "f":
         dtype = FLOAT64
@@ -217,6 +223,11 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
     avals = [ShapedArray(a.shape, a.dtype, True) for a in infer(primitive, [t._aval for t in operands], params)]
     tracers = graph.add(primitive, atoms, params, avals)
     results = tuple(make(t, t.aval) for t in tracers)
+    if all(
+        t._weak or (isinstance(t._value, np.ndarray) and not t.ndim and not t._value.flags.writeable) for t in operands
+    ):
+        for result in results:  # numbers computed from numbers
+            result._weak = True
     if primitive.rule is not None and grad_mode.get() and any(t._edge is not None for t in operands):
         record(plan_for(primitive, tuple([t._aval for t in operands]), params), operands, results, keep_all=True)
     return results if primitive.outputs > 1 else results[0]
@@ -286,11 +297,20 @@ def kept(tensor: Tensor) -> Any:
     return array
 
 
+def constant(value: Any, dtype: Any, like: Tensor) -> Tensor:
+    """A 0-d tensor of a number, traced where ``like`` is."""
+    array = np.array(value, dtype)
+    if isinstance(like._value, Tracer):
+        return wrap(Tracer(like._value.graph, Constant(array)))
+    return wrap(array)
+
+
 class _Engine:
     value_class = Tensor
     as_value = staticmethod(as_tensor)
     apply = staticmethod(apply)
     wrap = staticmethod(wrap)
+    constant = staticmethod(constant)
 
 
 ENGINE: Final = _Engine()

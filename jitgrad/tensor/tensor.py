@@ -52,6 +52,7 @@ class Tensor:
     _history: Any = None
     _chain: tuple[Any, ...] = ()
     _origin: str | None = None  # why it is untracked, where that is known
+    _weak: bool = False  # stands for a Python number, which does not decide the dtype of a result
     _no_grad_view: bool = False  # a view made under no_grad: its base does not follow its history
 
     if TYPE_CHECKING:  # operators and methods come from the operation blocks, see methods.py

@@ -17,8 +17,9 @@ import numpy as np
 from jitgrad.autodiff.node import GradNode
 from jitgrad.autodiff.reverse import reachable
 from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, is_float
+from jitgrad.core.dispatch import constant
 from jitgrad.errors import ArgumentError, DtypeError, UnsupportedError
-from jitgrad.ops.linear import convert
+from jitgrad.ops.linear import convert, expand
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.trees import Structure, flatten, is_leaf, map_leaves
@@ -55,7 +56,9 @@ class InputRecorder:
 def _input(value: Tensor) -> Tensor:
     """A private tensor on an input node."""
     edge = value._edge
-    node = GradNode(InputRecorder(value._aval), () if edge is None else (edge,), (), (value._slot,) if value._slot else None)
+    node = GradNode(
+        InputRecorder(value._aval), () if edge is None else (edge,), (), (value._slot,) if value._slot else None
+    )
     private = make(value._value, value._aval)
     private._edge = node
     return private
@@ -187,7 +190,7 @@ def leave(value: Any, as_tensors: bool, like: Any = None) -> Any:
     """A result as the user gets it: a tensor, or a number for 0-d and a writable contiguous ndarray."""
     if not isinstance(value, Tensor):
         return value
-    if as_tensors or value._edge is not None:
+    if as_tensors or value._edge is not None or value.is_traced:
         return value
     array = value._array("a result")
     if array.ndim == 0:
@@ -197,5 +200,7 @@ def leave(value: Any, as_tensors: bool, like: Any = None) -> Any:
 
 def zeros(like: Tensor) -> Tensor:
     """Zeros of the shape and dtype of a tensor."""
+    if like.is_traced:
+        return expand(constant(0.0, like.dtype, like), shape=like.shape)  # type: ignore[no-any-return]
     array = np.zeros(like.shape, like.dtype)
     return make(array, aval_of(array))

@@ -10,6 +10,7 @@ import numpy as np
 
 from jitgrad.autodiff.reverse import sweep
 from jitgrad.core.aval import aval_of
+from jitgrad.core.dispatch import constant
 from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode, transforming
 from jitgrad.errors import ArgumentError
 from jitgrad.tensor import Tensor, as_tensor
@@ -32,10 +33,21 @@ def call_recorded(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str
         transforming.reset(inside)
 
 
-def pull(outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Inputs, retain: bool, linked: bool) -> list[Tensor]:
+def pull(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Inputs, retain: bool, linked: bool
+) -> list[Tensor]:
     """The gradient of each differentiated leaf; zeros where the outputs do not depend on it."""
+    traced = any(t.is_traced for t in (*outputs, *cotangents))
+    lifted = linked or traced
+    if traced:
+        cotangents = [
+            c if c.is_traced or c.ndim else constant(c.item(), c.dtype, y)
+            for y, c in zip(outputs, cotangents, strict=True)
+        ]
     starts = [
-        (y._edge, y._slot, c if linked else c._value) for y, c in zip(outputs, cotangents, strict=True) if y._edge is not None
+        (y._edge, y._slot, c if lifted else c._value)
+        for y, c in zip(outputs, cotangents, strict=True)
+        if y._edge is not None
     ]
     arrived: dict[Any, Any] = {}
     if starts:
@@ -45,6 +57,7 @@ def pull(outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Inputs
             create_graph=linked,
             targets=inputs.targets,
             anomaly=anomaly_mode(),
+            on_tensors=traced,
         )
     found = []
     for target, leaf in zip(inputs.targets, inputs._caught, strict=True):
@@ -52,7 +65,7 @@ def pull(outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Inputs
         if gradient is None:
             found.append(zeros(leaf))
         else:
-            found.append(gradient if linked else make(gradient, aval_of(gradient)))
+            found.append(gradient if lifted else make(gradient, aval_of(gradient)))
     return found
 
 

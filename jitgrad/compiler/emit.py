@@ -1,0 +1,556 @@
+"""Emission: a planned graph as the readable source of one kernel.
+
+Every array is contiguous, so an element is one index away: row-major over symbols of extents, which are arguments. Loops
+run over the axes of their space; where all that a loop touches has exactly its shape, it runs over one flat index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.extents import index_axes, unit_reshape
+from jitgrad.compiler.fuse import Call, Loop, Plan, Sink
+from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64
+from jitgrad.core.graph import Atom, Constant, Node, Variable
+from jitgrad.core.primitive import Elementwise, Reduce
+from jitgrad.errors import UnsupportedError
+from jitgrad.kernels.loops import literal, node_lines
+from jitgrad.kernels.text import function_source, inline
+from jitgrad.ops.linear import (
+    convert,
+    diagonal_view,
+    expand,
+    flip_view,
+    gather,
+    join,
+    permute,
+    place,
+    reshape_to,
+    scatter_add,
+    slice_view,
+)
+from jitgrad.ops.products import (
+    matrix_product,
+    matrix_product_kernel,
+    matrix_vector_kernel,
+    vector_dot,
+    vector_outer,
+)
+
+__all__ = ["Buffer", "Emitted", "emit"]
+
+Index = tuple[str, ...]
+
+
+class _NotFlat(Exception):
+    """This loop touches something that does not have its shape."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """An array argument: its name in the source, and its aval for this trace."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass
+class Emitted:
+    """A kernel: ``name(*inputs, *captured, extents, numbers, *outputs, *temporaries)``."""
+
+    name: str
+    source: str
+    captured: list[Constant]
+    extents: list[int]
+    numbers: list[float]
+    outputs: list[Buffer]
+    temporaries: list[Buffer]
+    signature: tuple[str, ...] = field(default=())
+
+
+def _indent(lines: Sequence[str], depth: int) -> list[str]:
+    return ["    " * depth + line for line in lines]
+
+
+def _sum(*terms: str) -> str:
+    kept = [t for t in terms if t != "0"]
+    return " + ".join(kept) if kept else "0"
+
+
+class _Emitter:
+    def __init__(self, name: str, plan: Plan) -> None:
+        self.name = name
+        self.plan = plan
+        self.graph = plan.graph
+        self.extents = plan.extents
+        self.names: dict[Atom, str] = {}
+        self.locals: dict[Variable, str] = {}  # 0-d values that live in a variable
+        self.captured: list[Constant] = []
+        self.numbers: list[float] = []
+        self.helpers: dict[str, str] = {}
+        self.outputs: list[Buffer] = []
+        self.temporaries: list[Buffer] = []
+        self.counter = 0
+        self.wide: dict[Variable, str] = {}  # float64 accumulators of float32 results
+        # state of the loop that is being written
+        self.flat = False
+        self.here: Index = ()
+        self.space: tuple[str, ...] = ()
+        self.stage = 0
+        self.memo: dict[Any, str] = {}
+        self.body: list[str] = []
+
+    # ----------------------------------------------------------------- arguments
+
+    def bind_arguments(self) -> None:
+        for k, variable in enumerate(self.graph.inputs):
+            self.names[variable] = f"a{k}"
+        taken: set[Variable] = set()
+        self.copies: list[tuple[Buffer, Atom]] = []
+        for k, atom in enumerate(self.graph.outputs):
+            buffer = Buffer(f"out{k}", atom.aval.dtype, atom.aval.shape)
+            self.outputs.append(buffer)
+            if isinstance(atom, Constant) or atom in taken or atom in self.graph.inputs:
+                self.copies.append((buffer, atom))
+            else:
+                taken.add(atom)
+                self.names[atom] = buffer.name
+        for variable in self.plan.memory:
+            if variable not in self.names and not self._is_local(variable):
+                self.names[variable] = self._temporary(variable.aval.dtype, variable.aval.shape)
+
+    def _temporary(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+        name = f"tmp{len(self.temporaries)}"
+        self.temporaries.append(Buffer(name, dtype, shape))
+        return name
+
+    def _is_local(self, variable: Variable) -> bool:
+        node = self.plan.producers.get(variable)
+        return (
+            variable.aval.ndim == 0
+            and node is not None
+            and (isinstance(node.primitive.impl, Reduce) or node.primitive is vector_dot)
+        )
+
+    def fresh(self, prefix: str = "t") -> str:
+        self.counter += 1
+        return f"{prefix}{self.counter}"
+
+    def number(self, value: Any, dtype: np.dtype[Any]) -> str:
+        """A literal: floats are arguments, but for those that say something about the structure."""
+        if dtype.kind != "f" or value in (0.0, 1.0, -1.0) or not np.isfinite(value):
+            return literal(value, dtype)
+        value = float(value)
+        if value not in self.numbers:
+            self.numbers.append(value)
+        name = f"c{self.numbers.index(value)}"
+        return f"float32({name})" if dtype == FLOAT32 else name
+
+    # ----------------------------------------------------------------- elements
+
+    def position(self, shape: tuple[str, ...], index: Index) -> str:
+        """The row-major position of an index."""
+        if self.flat and index == self.here and tuple(n for n in shape if n != "1") == self.space:
+            return "i"
+        if self.flat and any(i != "0" for i in index):
+            raise _NotFlat
+        text = "0"
+        for n, i in zip(shape, index, strict=True):
+            if n == "1":
+                continue
+            text = i if text == "0" else _sum(f"({text}) * {n}" if " " in text else f"{text} * {n}", i)
+        return text
+
+    def load(self, atom: Atom, index: Index) -> str:
+        key = (atom, index)
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self.fresh()
+            self.body.append(f"{found} = load({self.names[atom]}, {self.position(self.extents.shape(atom), index)})")
+        return found
+
+    def element(self, atom: Atom, index: Index) -> str:
+        """The name of an element of a value, computed where that is due."""
+        if isinstance(atom, Constant):
+            if atom.is_literal:
+                return self.number(atom.value.item(), atom.aval.dtype)
+            if atom not in self.names:
+                self.names[atom] = f"b{len(self.captured)}"
+                self.captured.append(atom)
+            return self.load(atom, index)
+        if self.plan.memory.get(atom, 1 << 30) <= self.stage:
+            return self.locals[atom] if atom in self.locals else self.load(atom, index)
+        key = (atom, index)
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self._compute(self.plan.producers[atom], index)
+        return found
+
+    def _compute(self, node: Node, index: Index) -> str:
+        primitive, params = node.primitive, node.params
+        x = node.inputs[0]
+        if isinstance(primitive.impl, Elementwise):
+            arguments = [self.element(a, self._broadcast(a, node.outputs[0], index)) for a in node.inputs]
+            target = self.fresh()
+            self.body += node_lines(node, arguments, target)
+            return target
+        if primitive is convert:
+            target = self.fresh()
+            dtype = params["dtype"]
+            cast = "boolean" if dtype == BOOL else dtype.name
+            self.body.append(f"{target} = {cast}({self.element(x, index)})")
+            return target
+        if primitive is vector_outer:
+            left, right = self.element(x, index[:1]), self.element(node.inputs[1], index[1:])
+            target = self.fresh()
+            self.body.append(f"{target} = {left} * {right}")
+            return target
+        if primitive is gather:
+            where = self.element(node.inputs[1], index)
+            self._must_be_named(x)
+            target = self.fresh()
+            self.body.append(f"{target} = load({self.names[x]}, {where})")
+            return target
+        return self.element(x, self._source_index(node, index))
+
+    def _must_be_named(self, atom: Atom) -> None:
+        if atom not in self.names:
+            assert isinstance(atom, Constant)
+            self.names[atom] = f"b{len(self.captured)}"
+            self.captured.append(atom)
+
+    def _broadcast(self, x: Atom, out: Atom, index: Index) -> Index:
+        """The index into an operand that is broadcast to ``out``."""
+        if self.flat and index == self.here:
+            if x.aval.size == 1:
+                return ("0",) * x.aval.ndim
+            if tuple(n for n in self.extents.shape(x) if n != "1") == self.space:
+                return self.here
+            raise _NotFlat
+        lead = out.aval.ndim - x.aval.ndim
+        return tuple("0" if n == 1 else index[lead + i] for i, n in enumerate(x.aval.shape))
+
+    def _source_index(self, node: Node, index: Index) -> Index:
+        """Where an element of a view is read from."""
+        primitive, params = node.primitive, node.params
+        (x, *_), (out, *_) = node.inputs, node.outputs
+        if self.flat and index == self.here:
+            same = tuple(n for n in self.extents.shape(x) if n != "1") == self.space
+            if primitive is expand:
+                if x.aval.size == 1:
+                    return ("0",) * x.aval.ndim
+                if same:
+                    return self.here
+            if primitive is reshape_to and same:
+                return self.here
+            if x.aval.size == 1:
+                return ("0",) * x.aval.ndim
+            raise _NotFlat
+        if primitive is expand:
+            return self._broadcast(x, out, index)
+        if primitive is permute:
+            found = [""] * len(index)
+            for j, axis in enumerate(params["axes"]):
+                found[axis] = index[j]
+            return tuple(found)
+        if primitive is flip_view:
+            shape = self.extents.shape(x)
+            return tuple(
+                f"{shape[i]} - 1 - ({v})" if i in params["axes"] and shape[i] != "1" else v for i, v in enumerate(index)
+            )
+        if primitive is reshape_to:
+            return self._reshaped_index(x, out, index)
+        if primitive is slice_view:
+            return self._sliced_index(x, params["index"], index)
+        if primitive is diagonal_view:
+            offset = params["offset"]
+            rest = iter(index[:-1])
+            shift = self.extents.number(abs(offset)) if offset else "0"
+            row = _sum(index[-1], shift if offset < 0 else "0")
+            column = _sum(index[-1], shift if offset > 0 else "0")
+            axes = {params["axis1"] % x.aval.ndim: row, params["axis2"] % x.aval.ndim: column}
+            return tuple(axes[i] if i in axes else next(rest) for i in range(x.aval.ndim))
+        raise UnsupportedError(f"{primitive.name} cannot be fused")
+
+    def _reshaped_index(self, x: Atom, out: Atom, index: Index) -> Index:
+        pairs = unit_reshape(x.aval.shape, out.aval.shape)
+        if pairs is not None:
+            found = ["0"] * x.aval.ndim
+            for j, i in pairs:
+                found[i] = index[j]
+            return tuple(found)
+        position = self.fresh("p")
+        self.body.append(f"{position} = {self.position(self.extents.shape(out), index)}")
+        shape = self.extents.shape(x)
+        parts: list[str] = []
+        rest = position
+        for n in reversed(shape):
+            if n == "1":
+                parts.append("0")
+                continue
+            parts.append(f"({rest}) % {n}")
+            rest = f"({rest}) // {n}"
+        if parts and any(n != "1" for n in shape):  # the first axis needs no remainder
+            first = next(k for k in range(len(shape)) if shape[k] != "1")
+            text = parts[len(shape) - 1 - first]
+            parts[len(shape) - 1 - first] = text[: text.rindex(" % ")]
+        found = []
+        for part in reversed(parts):
+            if part == "0":
+                found.append(part)
+            else:
+                name = self.fresh("p")
+                self.body.append(f"{name} = {part}")
+                found.append(name)
+        return tuple(found)
+
+    def _sliced_index(self, x: Atom, entries: Any, index: Index) -> Index:
+        found = ["0"] * x.aval.ndim
+        for j, i, entry in index_axes(entries, x.aval.ndim):
+            extent = x.aval.shape[i]
+            if not isinstance(entry, tuple):
+                at = entry + extent if entry < 0 else entry
+                found[i] = self.extents.number(at) if at else "0"
+                continue
+            assert j is not None
+            start, _, step = slice(*entry).indices(extent)
+            if extent == 1:
+                continue
+            moved = index[j] if step == 1 else f"({index[j]}) * {step}" if index[j] != "0" else "0"
+            found[i] = _sum(self.extents.number(start) if start else "0", moved)
+        return tuple(found)
+
+    # ----------------------------------------------------------------- loops
+
+    def loop(self, loop: Loop) -> list[str]:
+        if len(loop.space) > 1:
+            try:
+                return self._nest(loop, flat=True)
+            except _NotFlat:
+                pass
+        return self._nest(loop, flat=False)
+
+    def _nest(self, loop: Loop, flat: bool) -> list[str]:
+        self.flat = flat and len(loop.space) > 1
+        self.space = loop.space
+        self.memo = {}
+        self.body = []
+        before: list[str] = []
+        after: list[str] = []
+        rows: dict[int, tuple[list[str], list[str]]] = {}  # depth -> lines before and after the inner loops
+        for sink in loop.sinks:
+            ndim = len(sink.space)
+            names = iter(f"i{k}" for k in range(len(loop.space)))
+            index = tuple("0" if n == "1" else next(names) for n in sink.space)
+            self.here = index
+            getattr(self, f"_{sink.kind}")(sink, index, before, after, rows, ndim)
+        if self.flat:
+            total = " * ".join(loop.space)
+            return [*before, f"for i in range({total}):", *_indent(self.body, 1), *after]
+        lines = list(self.body)
+        for depth in range(len(loop.space) - 1, -1, -1):
+            lines = [f"for i{depth} in range({loop.space[depth]}):", *_indent(lines, 1)]
+            if depth in rows:
+                lines = [*rows[depth][0], *lines, *rows[depth][1]]
+        return [*before, *lines, *after]
+
+    def _store(self, sink: Sink, index: Index, *unused: Any) -> None:
+        value = self.element(sink.target, index)
+        self.body.append(f"store({self.names[sink.target]}, {self._own_position(sink.target, index)}, {value})")
+
+    def _own_position(self, atom: Atom, index: Index) -> str:
+        return self.position(self.extents.shape(atom), index)
+
+    def _reduce(self, sink: Sink, index: Index, before: list[str], after: list[str], rows: Any, ndim: int) -> None:
+        node = sink.node
+        assert node is not None and isinstance(node.primitive.impl, Reduce)
+        impl, axes = node.primitive.impl, node.params["axes"]
+        self._fold(sink, self.element(node.inputs[0], index), index, axes, impl, before, after, rows)
+
+    def _dot(self, sink: Sink, index: Index, before: list[str], after: list[str], rows: Any, ndim: int) -> None:
+        node = sink.node
+        assert node is not None
+        x, y = (self.element(a, index) for a in node.inputs)
+        product = self.fresh()
+        self.body.append(f"{product} = float64({x}) * {y}")
+        total = self.fresh("sum")
+        before.append(f"{total} = 0.0")
+        self.body.append(f"{total} = radd({total}, {product})")
+        self._deliver(sink.target, total, after, ())
+
+    def _fold(
+        self,
+        sink: Sink,
+        value: str,
+        index: Index,
+        axes: tuple[int, ...],
+        impl: Reduce,
+        before: list[str],
+        after: list[str],
+        rows: dict[int, tuple[list[str], list[str]]],
+    ) -> None:
+        assert sink.node is not None
+        x = sink.node.inputs[0]
+        accumulator = np.dtype(impl.accumulator(x.aval.dtype))
+        kind = "float32" if accumulator == FLOAT32 else None
+        cast = "boolean" if accumulator == BOOL else accumulator.name
+        start = f"{cast}({literal(impl.start(x.aval.dtype), accumulator)})"
+        symbols = self.extents.shape(x)
+        count = " * ".join(symbols[a] for a in axes if symbols[a] != "1") or "1"
+        kept = tuple(index[i] for i in range(len(index)) if i not in axes)
+        running = [i for i in index if i != "0"]
+        summed = [index[a] for a in axes if index[a] != "0"]
+        if self.flat and len(summed) != len(running):
+            raise _NotFlat
+        split = len(running) - len(summed)
+        if running[split:] == summed:  # the reduced axes are the innermost ones: a local accumulator
+            total = self.fresh("sum")
+            begin, end = (before, after) if split == 0 else rows.setdefault(split, ([], []))
+            begin.append(f"{total} = {start}")
+            self.body += inline(impl.step, [total, value], total, kind)
+            self._finish(sink.target, total, count, impl, end, kept)
+            return
+        target = sink.target
+        name = self.names[target]
+        if accumulator != target.aval.dtype:
+            name = self._temporary(accumulator, target.aval.shape)
+        size = " * ".join(n for n in self.extents.shape(target) if n != "1") or "1"
+        before += [f"for j in range({size}):", f"    store({name}, j, {start})"]
+        position = self._own_position(target, kept)
+        old, new = self.fresh("old"), self.fresh("new")
+        self.body.append(f"{old} = load({name}, {position})")
+        self.body += inline(impl.step, [old, value], new, kind)
+        self.body.append(f"store({name}, {position}, {new})")
+        if impl.finish is not None or name != self.names[target]:
+            total, result = self.fresh("sum"), self.fresh()
+            lines = [f"{total} = load({name}, j)"]
+            lines += (
+                inline(impl.finish, [total, f"({count})"], result, kind) if impl.finish else [f"{result} = {total}"]
+            )
+            lines.append(f"store({self.names[target]}, j, {result})")
+            after += [f"for j in range({size}):", *_indent(lines, 1)]
+
+    def _finish(self, target: Variable, total: str, count: str, impl: Reduce, end: list[str], kept: Index) -> None:
+        result = total
+        if impl.finish is not None:
+            result = self.fresh()
+            kind = "float32" if impl.accumulator(target.aval.dtype) == FLOAT32 else None
+            end += inline(impl.finish, [total, f"({count})"], result, kind)
+        self._deliver(target, result, end, kept)
+
+    def _deliver(self, target: Variable, value: str, end: list[str], kept: Index) -> None:
+        """Put a finished reduction where later stages find it."""
+        if self._is_local(target):
+            local = self.fresh("r")
+            cast = "boolean" if target.aval.dtype == BOOL else target.aval.dtype.name
+            end.append(f"{local} = {cast}({value})")
+            self.locals[target] = local
+            if target in self.names:
+                end.append(f"store({self.names[target]}, 0, {local})")
+            return
+        end.append(f"store({self.names[target]}, {self._plain_position(target, kept)}, {value})")
+
+    def _plain_position(self, target: Variable, index: Index) -> str:
+        flat, self.flat = self.flat, False
+        try:
+            return self.position(self.extents.shape(target), index)
+        finally:
+            self.flat = flat
+
+    def _scatter(self, sink: Sink, index: Index, before: list[str], after: list[str], rows: Any, ndim: int) -> None:
+        if self.flat:
+            raise _NotFlat
+        node = sink.node
+        assert node is not None
+        out = sink.target
+        name = self.names[out]
+        x = node.inputs[sink.part]
+        value = self.element(x, index)
+        if node.primitive is join:
+            axis = node.params["axis"]
+            start = sum(p.aval.shape[axis] for p in node.inputs[: sink.part])
+            at = _sum(self.extents.number(start) if start else "0", index[axis])
+            place_at = tuple(at if k == axis else i for k, i in enumerate(index))
+            self.body.append(f"store({name}, {self._own_position(out, place_at)}, {value})")
+            return
+        size = " * ".join(n for n in self.extents.shape(out) if n != "1") or "1"
+        before += [f"for j in range({size}):", f"    store({name}, j, 0.0)"]
+        if node.primitive is place:
+            target = self._sliced_index(out, node.params["index"], index)
+            self.body.append(f"store({name}, {self._own_position(out, target)}, {value})")
+            return
+        assert node.primitive is scatter_add
+        where = self.element(node.inputs[1], index)
+        old = self.fresh("old")
+        self.body.append(f"{old} = load({name}, {where})")
+        self.body.append(f"store({name}, {where}, {old} + {value})")
+
+    # ----------------------------------------------------------------- calls
+
+    def call(self, call: Call) -> list[str]:
+        node = call.node
+        kernel = matrix_product_kernel if node.primitive is matrix_product else matrix_vector_kernel
+        self.helpers[kernel.name] = function_source(kernel.function)
+        for a in node.inputs:
+            self._must_be_named(a)
+        views = [self._view(a) for a in (*node.inputs, node.outputs[0])]
+        flags = [str(bool(v)) for v in node.params.values()]
+        return [f"{kernel.name}({', '.join([*views, *flags])})"]
+
+    def _view(self, atom: Atom) -> str:
+        shape = ", ".join(self.extents.shape(atom))
+        return f"carray(data({self.names[atom]}), ({shape}{',' if atom.aval.ndim == 1 else ''}))"
+
+    # ----------------------------------------------------------------- the whole
+
+    def emit(self) -> Emitted:
+        self.bind_arguments()
+        lines: list[str] = []
+        for self.stage, stage in enumerate(self.plan.stages):
+            for run in stage:
+                lines += self.call(run) if isinstance(run, Call) else self.loop(run)
+        self.stage = len(self.plan.stages)
+        for buffer, atom in self.copies:
+            lines += self._copy(buffer, atom)
+        arguments = [f"a{k}" for k in range(len(self.graph.inputs))]
+        arguments += [f"b{k}" for k in range(len(self.captured))]
+        arguments += ["extents", "numbers"]
+        arguments += [b.name for b in (*self.outputs, *self.temporaries)]
+        head = [f"n{k} = load(extents, {k})" for k in range(len(self.extents.values))]
+        head += [f"c{k} = load(numbers, {k})" for k in range(len(self.numbers))]
+        text = "".join(f"{source}\n" for source in self.helpers.values())
+        text += (
+            "\n".join([f"def {self.name}({', '.join(arguments)}):", *_indent([*head, *(lines or ["pass"])], 1)]) + "\n"
+        )
+        codes = [f"b:{a.aval.dtype.name}" for a in (*self.graph.inputs, *self.captured)]
+        codes += ["b:int64", "b:float64"]
+        codes += [f"b:{b.dtype.name}" for b in (*self.outputs, *self.temporaries)]
+        return Emitted(
+            self.name,
+            text,
+            self.captured,
+            self.extents.values,
+            self.numbers,
+            self.outputs,
+            self.temporaries,
+            tuple(codes),
+        )
+
+    def _copy(self, buffer: Buffer, atom: Atom) -> list[str]:
+        """A result that is an argument, a constant, or a result already: its own copy."""
+        self.memo, self.body, self.flat = {}, [], False
+        if isinstance(atom, Constant) and atom.is_literal:
+            return [f"store({buffer.name}, 0, {self.number(atom.value.item(), atom.aval.dtype)})"]
+        self._must_be_named(atom)
+        size = " * ".join(n for n in self.extents.shape(atom) if n != "1") or "1"
+        return [f"for j in range({size}):", f"    store({buffer.name}, j, load({self.names[atom]}, j))"]
+
+
+def emit(name: str, plan: Plan) -> Emitted:
+    """The source of a planned graph."""
+    return _Emitter(name, plan).emit()

@@ -1,0 +1,152 @@
+"""Running a compiled graph: fused kernels, and between them the few operations that run on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.compiler.emit import Emitted, emit
+from jitgrad.compiler.fuse import can_fuse, plan
+from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
+from jitgrad.eager import run as run_primitive
+from jitgrad.kernels.kernel import entry_point
+
+__all__ = ["Executable"]
+
+Array = np.ndarray[Any, Any]
+
+
+class FusedStep:
+    """One fused kernel of the program."""
+
+    def __init__(self, name: str, graph: Graph) -> None:
+        self.graph = graph
+        self.emitted: Emitted = emit(name, plan(graph.verify()))
+        emitted = self.emitted
+        self._entry = entry_point(name, emitted.source, emitted.signature)
+        self._extents = np.array(emitted.extents, np.int64)
+        self._numbers = np.array(emitted.numbers, np.float64)
+        self._outputs = [(b.shape, b.dtype) for b in emitted.outputs]
+        self._temporaries = [(b.shape, b.dtype) for b in emitted.temporaries]
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """The outputs for contiguous inputs."""
+        empty = np.empty
+        outputs = [empty(shape, dtype) for shape, dtype in self._outputs]
+        captured = [_contiguous(c.current()) for c in self.emitted.captured]
+        temporaries = [empty(shape, dtype) for shape, dtype in self._temporaries]
+        self._entry(*arrays, *captured, self._extents, self._numbers, *outputs, *temporaries)
+        return outputs
+
+
+class HostStep:
+    """One operation that is not fused."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """Its results."""
+        found = run_primitive(self.node.primitive, arrays, self.node.params)
+        results = list(found) if self.node.primitive.outputs > 1 else [found]
+        return [_contiguous(r) for r in results]
+
+
+def _contiguous(array: Array) -> Array:
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+class Executable:
+    """A graph as steps over numbered slots; the first slots are the inputs."""
+
+    def __init__(self, name: str, graph: Graph) -> None:
+        self.name = name
+        self.graph = graph
+        self.steps: list[tuple[FusedStep | HostStep, list[int], list[int]]] = []
+        self._slots: dict[Atom, int] = {v: i for i, v in enumerate(graph.inputs)}
+        self._constants: list[tuple[int, Constant]] = []
+        self._lower()
+        self.outputs = [self._slot(a) for a in graph.outputs]
+        self._single = self._single_kernel()
+
+    def _slot(self, atom: Atom) -> int:
+        found = self._slots.get(atom)
+        if found is None:
+            found = self._slots[atom] = len(self._slots)
+            if isinstance(atom, Constant):
+                self._constants.append((found, atom))
+        return found
+
+    def _lower(self) -> None:
+        """Cut the graph into levels: fused nodes, then the operations that stand between them and the next level."""
+        level: dict[Atom, int] = {}
+        fused: dict[int, list[Node]] = {}
+        alone: dict[int, list[Node]] = {}
+        on_its_own: set[Atom] = set()
+        for node in self.graph.nodes:
+            apart = not can_fuse(node)
+            where = max((level.get(a, 0) + (not apart and a in on_its_own) for a in node.inputs), default=0)
+            (alone if apart else fused).setdefault(where, []).append(node)
+            for v in node.outputs:
+                level[v] = where
+            if apart:
+                on_its_own.update(node.outputs)
+        last = max([*fused, *alone, 0])
+        for where in range(last + 1):
+            if where in fused:
+                self._add_fused(fused[where], len(self.steps))
+            for node in alone.get(where, ()):
+                self.steps.append(
+                    (HostStep(node), [self._slot(a) for a in node.inputs], [self._slot(v) for v in node.outputs])
+                )
+        produced = {v for n in self.graph.nodes for v in n.outputs}
+        loose = [a for a in self.graph.outputs if a not in produced]
+        if loose or len(set(self.graph.outputs)) < len(self.graph.outputs):
+            self.copied = True
+        else:
+            self.copied = False
+
+    def _add_fused(self, nodes: list[Node], number: int) -> None:
+        made = {v for n in nodes for v in n.outputs}
+        inputs = list(dict.fromkeys(a for n in nodes for a in n.inputs if isinstance(a, Variable) and a not in made))
+        inside = {id(n) for n in nodes}
+        read = {a for n in self.graph.nodes if id(n) not in inside for a in n.inputs} | set(self.graph.outputs)
+        outputs: list[Atom] = [v for n in nodes for v in n.outputs if v in read]
+        graph = Graph(self.name, inputs, nodes, outputs)
+        step = FusedStep(f"{self.name}_{number}" if number else self.name, graph)
+        self.steps.append((step, [self._slot(a) for a in inputs], [self._slot(v) for v in outputs]))
+
+    def _single_kernel(self) -> Callable[[Sequence[Array]], list[Array]] | None:
+        """The usual case: one kernel that takes the inputs as they are and gives the outputs."""
+        if self.copied or self._constants or len(self.steps) != 1:
+            return None
+        step, sources, targets = self.steps[0]
+        if isinstance(step, FusedStep) and sources == list(range(len(self.graph.inputs))) and targets == self.outputs:
+            return step
+        return None
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """The outputs, as fresh arrays, for contiguous inputs of the traced shapes and dtypes."""
+        if self._single is not None:
+            return self._single(arrays)
+        values: list[Any] = [*arrays, *[None] * (len(self._slots) - len(arrays))]
+        for i, constant in self._constants:
+            values[i] = _contiguous(constant.current())
+        for step, sources, targets in self.steps:
+            for i, result in zip(targets, step([values[i] for i in sources]), strict=True):
+                values[i] = result
+        if not self.copied:
+            return [values[i] for i in self.outputs]
+        fresh = set(self.outputs) - set(range(len(arrays))) - {i for i, _ in self._constants}
+        results = []
+        for i in self.outputs:
+            results.append(values[i] if i in fresh else values[i].copy())
+            fresh.discard(i)
+        return results
+
+    @property
+    def kernels(self) -> list[Emitted]:
+        """The fused kernels, in order."""
+        return [step.emitted for step, _, _ in self.steps if isinstance(step, FusedStep)]

@@ -1,0 +1,141 @@
+"""Extents as symbols: which axes of a graph must have the same length, whatever that length is.
+
+A graph is traced for concrete shapes; its source must not be. Every class of axes that operations force to be equal gets
+one symbol, whose value is an argument of the kernel, so that other lengths run the same code. Extent 1 is a case of its
+own, since it broadcasts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitgrad.core.graph import Atom, Constant, Graph, Node
+from jitgrad.core.primitive import Elementwise, Reduce
+from jitgrad.ops.linear import convert, copy_of, expand, flip_view, gather, permute, place, reshape_to, slice_view
+from jitgrad.ops.products import matrix_product, matrix_vector, vector_dot, vector_outer
+
+__all__ = ["Extents"]
+
+Axis = tuple[Atom, int]
+
+
+class Extents:
+    """The symbols of a graph's axes, with their values."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._parent: dict[Axis, Axis] = {}
+        self._symbols: dict[Axis, str] = {}
+        self.values: list[int] = []
+        for node in graph.nodes:
+            self._unify(node)
+
+    def _root(self, axis: Axis) -> Axis:
+        parent = self._parent
+        while axis in parent:
+            axis = parent[axis]
+        return axis
+
+    def _same(self, a: Axis, b: Axis) -> None:
+        if a[0].aval.shape[a[1]] == b[0].aval.shape[b[1]] != 1:
+            ra, rb = self._root(a), self._root(b)
+            if ra != rb:
+                self._parent[rb] = ra
+
+    def _unify(self, node: Node) -> None:
+        primitive, params = node.primitive, node.params
+        (out, *_), first = node.outputs, node.inputs[0] if node.inputs else None
+        if first is None:
+            return
+        if isinstance(primitive.impl, Elementwise) or primitive is expand:
+            for x in node.inputs:
+                lead = out.aval.ndim - x.aval.ndim
+                for i in range(x.aval.ndim):
+                    self._same((out, lead + i), (x, i))
+        elif isinstance(primitive.impl, Reduce):
+            kept = [i for i in range(first.aval.ndim) if i not in params["axes"]]
+            for j, i in enumerate(kept):
+                self._same((out, j), (first, i))
+        elif primitive is permute:
+            for j, i in enumerate(params["axes"]):
+                self._same((out, j), (first, i))
+        elif primitive in (flip_view, convert, copy_of):
+            for i in range(first.aval.ndim):
+                self._same((out, i), (first, i))
+        elif primitive is reshape_to:
+            for j, i in unit_reshape(first.aval.shape, out.aval.shape) or ():
+                self._same((out, j), (first, i))
+        elif primitive is slice_view or primitive is place:
+            small, large = (out, first) if primitive is slice_view else (first, out)
+            for j, i, entry in index_axes(params["index"], large.aval.ndim):
+                if j is not None and entry == (None, None, None):
+                    self._same((small, j), (large, i))
+        elif primitive is gather:
+            for i in range(out.aval.ndim):
+                self._same((out, i), (node.inputs[1], i))
+        elif primitive is matrix_product and out.aval.ndim == 2 == first.aval.ndim == node.inputs[1].aval.ndim:
+            second, ta, tb = node.inputs[1], int(params["ta"]), int(params["tb"])
+            self._same((out, 0), (first, ta))
+            self._same((out, 1), (second, 1 - tb))
+            self._same((first, 1 - ta), (second, tb))
+        elif primitive is matrix_vector:
+            t = int(params["t"])
+            self._same((out, 0), (first, t))
+            self._same((node.inputs[1], 0), (first, 1 - t))
+        elif primitive is vector_dot:
+            self._same((first, 0), (node.inputs[1], 0))
+        elif primitive is vector_outer:
+            self._same((out, 0), (first, 0))
+            self._same((out, 1), (node.inputs[1], 0))
+
+    def symbol(self, atom: Atom, axis: int) -> str:
+        """The symbol of an axis; "1" for extent 1."""
+        extent = atom.aval.shape[axis]
+        if extent == 1:
+            return "1"
+        root = self._root((atom, axis))
+        found = self._symbols.get(root)
+        if found is None:
+            found = self._symbols[root] = self.number(extent)
+        return found
+
+    def number(self, value: int) -> str:
+        """A symbol for any integer that the source must not contain."""
+        self.values.append(value)
+        return f"n{len(self.values) - 1}"
+
+    def shape(self, atom: Atom) -> tuple[str, ...]:
+        """The symbols of all axes."""
+        return tuple(self.symbol(atom, i) for i in range(atom.aval.ndim))
+
+
+def unit_reshape(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[int, int]] | None:
+    """For a reshape that only adds or drops axes of extent 1: which new axis is which old one; else None."""
+    old_axes = [i for i, n in enumerate(old) if n != 1]
+    new_axes = [i for i, n in enumerate(new) if n != 1]
+    if [old[i] for i in old_axes] != [new[i] for i in new_axes]:
+        return None
+    return list(zip(new_axes, old_axes, strict=True))
+
+
+def index_axes(index: tuple[Any, ...], ndim: int) -> list[tuple[int | None, int, Any]]:
+    """For a basic index: (axis of the part or None for an int, axis of the whole, the entry), for every axis of the whole."""
+    found: list[tuple[int | None, int, Any]] = []
+    part = whole = 0
+    for entry in index:
+        if entry is None:
+            part += 1
+        elif isinstance(entry, tuple):
+            found.append((part, whole, entry))
+            part, whole = part + 1, whole + 1
+        else:
+            found.append((None, whole, entry))
+            whole += 1
+    for axis in range(whole, ndim):
+        found.append((part, axis, (None, None, None)))
+        part += 1
+    return found
+
+
+def is_array_constant(atom: Atom) -> bool:
+    """A captured array, as opposed to a plain number."""
+    return isinstance(atom, Constant) and not atom.is_literal

@@ -1,0 +1,235 @@
+"""Fusion: which values of a graph live in memory, in which stage each is computed, and which loops do it.
+
+A value is *virtual* (computed where it is needed, inside a loop) unless something needs it in memory: it is a result, an
+operand of a product or of a gather, the result of a reduction, or dear and needed again after a barrier. A *stage* ends
+where a reduction, a product or a scatter must be complete. Within a stage all work over the same index space goes into
+one loop nest, forward and backward alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from jitgrad.compiler.extents import Extents, unit_reshape
+from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
+from jitgrad.core.primitive import Elementwise, Primitive, Reduce
+from jitgrad.ops.linear import (
+    convert,
+    diagonal_view,
+    expand,
+    flip_view,
+    gather,
+    join,
+    permute,
+    place,
+    reshape_to,
+    scatter_add,
+    slice_view,
+)
+from jitgrad.ops.products import matrix_product, matrix_vector, vector_dot, vector_outer
+
+__all__ = ["Call", "Loop", "Plan", "Sink", "can_fuse", "plan"]
+
+INDEXED: Final = frozenset({permute, expand, flip_view, slice_view, diagonal_view, reshape_to, convert})
+"""Primitives that only change where an element is read (or its dtype)."""
+SCATTERS: Final = frozenset({place, scatter_add, join})
+CALLS: Final = frozenset({matrix_product, matrix_vector})
+_CHEAP: Final = frozenset(
+    {"sqrt", "sel", "fabs", "copysign", "maximum", "minimum", "isnan", "isinf", "isfinite", "floor"}
+)
+
+
+def can_fuse(node: Node) -> bool:
+    """Whether this node can be part of a fused kernel; others run on their own, between kernels."""
+    primitive = node.primitive
+    if any(a.aval.dtype.kind not in "fbi" for a in (*node.inputs, *node.outputs)):
+        return False
+    if isinstance(primitive.impl, Elementwise):
+        return True
+    if isinstance(primitive.impl, Reduce):
+        return not primitive.impl.needs_elements or node.inputs[0].aval.size > 0
+    if primitive in (place, join, scatter_add):
+        return node.outputs[0].aval.dtype.kind == "f"
+    if primitive in CALLS:
+        return all(a.aval.ndim <= 2 and a.aval.dtype.kind == "f" for a in node.inputs)
+    return primitive in INDEXED or primitive in (gather, vector_dot, vector_outer)
+
+
+@dataclass(eq=False)
+class Sink:
+    """Something that a loop writes: a stored value, a reduction, a scatter."""
+
+    kind: Literal["store", "reduce", "dot", "scatter"]
+    target: Variable
+    space: tuple[str, ...]  # symbols of the axes it runs over
+    node: Node | None
+    part: int = 0  # which operand of a join
+
+
+@dataclass(eq=False)
+class Loop:
+    """All sinks of one stage over one index space."""
+
+    space: tuple[str, ...]  # without axes of extent 1
+    sinks: list[Sink] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Call:
+    """A product that BLAS (or plain loops, where it is tiny) computes from memory to memory."""
+
+    node: Node
+
+
+@dataclass(eq=False)
+class Plan:
+    """A graph, laid out in stages."""
+
+    graph: Graph
+    extents: Extents
+    memory: dict[Variable, int]  # values in memory, with the first stage that may read them there
+    stages: list[list[Loop | Call]]
+    producers: dict[Variable, Node]
+
+
+def _is_dear(primitive: Primitive) -> bool:
+    impl = primitive.impl
+    if not isinstance(impl, Elementwise):
+        return False
+    return bool(set(impl.body.__code__.co_names) - _CHEAP - {"scalar"})
+
+
+class _Planner:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.extents = Extents(graph)
+        self.producers = {v: n for n in graph.nodes for v in n.outputs}
+        self.memory: dict[Variable, int] = {v: 0 for v in graph.inputs}
+        self.ready: dict[Atom, int] = {v: 0 for v in graph.inputs}
+        self.stored: set[Variable] = set()  # virtual values that must be stored too
+        self.runs: list[tuple[int, Sink | Call]] = []
+
+    def in_memory(self, atom: Atom) -> int:
+        """The first stage in which the value can be read from memory."""
+        if isinstance(atom, Constant):
+            return 0
+        if atom in self.memory:
+            return self.memory[atom]
+        self.stored.add(atom)
+        return self.ready[atom] + 1
+
+    def visit(self, node: Node) -> None:
+        primitive = node.primitive
+        (out,) = node.outputs
+        reads = max((self.ready.get(a, 0) for a in node.inputs), default=0)
+        shape = self.extents.shape
+        if primitive in CALLS:
+            stage = max(self.in_memory(a) for a in node.inputs)
+            self.runs.append((stage, Call(node)))
+            self.memory[out] = self.ready[out] = stage + 1
+        elif isinstance(primitive.impl, Reduce) or primitive is vector_dot:
+            kind: Literal["reduce", "dot"] = "dot" if primitive is vector_dot else "reduce"
+            self.runs.append((reads, Sink(kind, out, shape(node.inputs[0]), node)))
+            self.memory[out] = self.ready[out] = reads + 1
+        elif primitive in SCATTERS:
+            for part, x in enumerate(node.inputs if primitive is join else node.inputs[:1]):
+                self.runs.append((reads, Sink("scatter", out, shape(x), node, part)))
+            self.memory[out] = self.ready[out] = reads + 1
+        elif primitive is gather:
+            self.ready[out] = max(self.in_memory(node.inputs[0]), self.ready.get(node.inputs[1], 0))
+        elif primitive is reshape_to and unit_reshape(node.inputs[0].aval.shape, out.aval.shape) is None:
+            self.ready[out] = self.in_memory(node.inputs[0])
+        else:
+            self.ready[out] = reads
+
+    def plan(self) -> Plan:
+        for node in self.graph.nodes:
+            self.visit(node)
+        for atom in self.graph.outputs:
+            if isinstance(atom, Variable) and atom not in self.memory:
+                self.stored.add(atom)
+        self._store_dear_values()
+        for variable in self.stored:
+            stage = self.ready[variable]
+            self.runs.append((stage, Sink("store", variable, self.extents.shape(variable), None)))
+            self.memory[variable] = stage + 1
+        return Plan(self.graph, self.extents, self.memory, self._stages(), self.producers)
+
+    def _store_dear_values(self) -> None:
+        """A value with an expensive function in it is stored when a later stage needs it again."""
+        dear: dict[Atom, bool] = {}
+        for node in self.graph.nodes:
+            virtual = [a for a in node.inputs if a not in self.memory and a not in self.stored]
+            dear[node.outputs[0]] = _is_dear(node.primitive) or any(dear.get(a, False) for a in virtual)
+        latest: dict[Atom, int] = {}
+
+        def needed(atom: Atom, stage: int) -> None:
+            stack = [atom]
+            while stack:
+                a = stack.pop()
+                if not isinstance(a, Variable) or a in self.memory or latest.get(a, -1) >= stage:
+                    continue
+                latest[a] = stage
+                if a in self.stored and stage > self.ready[a]:
+                    continue
+                stack.extend(self.producers[a].inputs)
+
+        order = sorted(self.runs, key=lambda run: -run[0])
+        for stage, run in order:
+            if isinstance(run, Sink) and run.node is not None:
+                for a in run.node.inputs:
+                    needed(a, stage)
+        for variable in self.stored:
+            needed(variable, self.ready[variable])
+        # the value nearest to its use is stored, so that what it is made of is not needed later any more
+        for node in reversed(self.graph.nodes):
+            out = node.outputs[0]
+            late = latest.get(out, -1) > self.ready.get(out, 0)
+            if (
+                out not in self.memory
+                and out not in self.stored
+                and late
+                and dear[out]
+                and self._used_late(out, latest)
+            ):
+                self.stored.add(out)
+
+    def _used_late(self, value: Variable, latest: dict[Atom, int]) -> bool:
+        """Whether a later stage reads this value itself, not only through one that is stored."""
+        for node in self.graph.nodes:
+            if value in node.inputs:
+                out = node.outputs[0]
+                if out in self.memory:
+                    if any(run.node is node and stage > self.ready[value] for stage, run in self.runs):
+                        return True
+                elif out in self.stored:
+                    if self.ready[out] > self.ready[value]:
+                        return True
+                elif latest.get(out, -1) > self.ready[value]:
+                    return True
+        return False
+
+    def _stages(self) -> list[list[Loop | Call]]:
+        stages: list[list[Loop | Call]] = [[] for _ in range(max((s for s, _ in self.runs), default=-1) + 1)]
+        loops: dict[tuple[int, tuple[str, ...]], Loop] = {}
+        for stage, run in self.runs:
+            if isinstance(run, Call):
+                stages[stage].append(run)
+                continue
+            space = tuple(n for n in run.space if n != "1")
+            loop = loops.get((stage, space))
+            if loop is None:
+                loop = loops[stage, space] = Loop(space)
+                stages[stage].append(loop)
+            loop.sinks.append(run)
+        return stages
+
+
+def plan(graph: Graph) -> Plan:
+    """The stages of a graph whose nodes can all be fused."""
+    return _Planner(graph).plan()
+
+
+Visit = Callable[[Node], None]

@@ -1,0 +1,140 @@
+"""Passes from graph to graph. None changes a value, NaN and infinities included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
+from jitgrad.core.primitive import Elementwise, Host
+from jitgrad.eager import run
+from jitgrad.ops.elementwise import multiply, negative
+from jitgrad.ops.linear import convert, copy_of, expand, permute, reshape_to, stop_gradient_view
+
+__all__ = ["common_subexpressions", "erase_identities", "fold_constants", "simplify"]
+
+
+def simplify(graph: Graph) -> Graph:
+    """All passes, in the order in which each helps the next."""
+    for step in (fold_constants, erase_identities, common_subexpressions):
+        graph = step(graph).live()
+    return graph
+
+
+def _rewritten(graph: Graph, visit: Callable[[Node], list[Atom] | None]) -> Graph:
+    """The graph with the nodes replaced for which ``visit`` gives other values for their results.
+
+    ``visit`` sees nodes whose operands are replaced already.
+    """
+    instead: dict[Atom, Atom] = {}
+    nodes = []
+    for node in graph.nodes:
+        node = Node(
+            node.primitive, tuple([instead.get(a, a) for a in node.inputs]), node.params, node.outputs, node.where
+        )
+        found = visit(node)
+        if found is None:
+            nodes.append(node)
+        else:
+            instead.update(zip(node.outputs, found, strict=True))
+    return Graph(graph.name, list(graph.inputs), nodes, [instead.get(a, a) for a in graph.outputs])
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Compute elementwise nodes whose operands are all plain numbers."""
+
+    def visit(node: Node) -> list[Atom] | None:
+        if not isinstance(node.primitive.impl, Elementwise):
+            return None
+        if not all(isinstance(a, Constant) and a.is_literal for a in node.inputs):
+            return None
+        return [Constant(run(node.primitive, [a.value for a in node.inputs], node.params))]  # type: ignore[union-attr]
+
+    return _rewritten(graph, visit)
+
+
+def _is_number(atom: Atom, value: float) -> bool:
+    return isinstance(atom, Constant) and atom.is_literal and bool(atom.value == value)
+
+
+def erase_identities(graph: Graph) -> Graph:
+    """Drop what changes nothing: stop_gradient (differentiation is over), copies, and steps that undo each other."""
+    made_by: dict[Atom, Node] = {}
+
+    def visit(node: Node) -> list[Atom] | None:
+        primitive, params = node.primitive, node.params
+        x = node.inputs[0] if node.inputs else None
+        if x is None:
+            return None
+        before = made_by.get(x)
+        if isinstance(primitive.impl, Elementwise):
+            node.inputs = _unexpanded(node, made_by)
+            x = node.inputs[0]
+        if primitive in (stop_gradient_view, copy_of):
+            return [x]
+        if primitive is convert and x.aval.dtype == params["dtype"]:
+            return [x]
+        if primitive in (reshape_to, expand) and x.aval.shape == params["shape"]:
+            return [x]
+        if primitive is permute and params["axes"] == tuple(range(len(params["axes"]))):
+            return [x]
+        if primitive is reshape_to and before is not None and before.primitive is reshape_to:
+            (source,) = before.inputs
+            if source.aval.shape == params["shape"]:
+                return [source]
+        if primitive is negative.primitive and before is not None and before.primitive is primitive:
+            return [before.inputs[0]]
+        if primitive is multiply.primitive:
+            y = node.inputs[1]
+            shape = node.outputs[0].aval.shape
+            if _is_number(y, 1.0) and x.aval.shape == shape:
+                return [x]
+            if _is_number(x, 1.0) and y.aval.shape == shape:
+                return [y]
+        for variable in node.outputs:
+            made_by[variable] = node
+        return None
+
+    return _rewritten(graph, visit)
+
+
+def _unexpanded(node: Node, made_by: dict[Atom, Node]) -> tuple[Atom, ...]:
+    """The operands, with repeated plain numbers as the numbers, as long as another operand has the whole shape."""
+    shape = node.outputs[0].aval.shape
+    inputs = list(node.inputs)
+    for i, atom in enumerate(inputs):
+        before = made_by.get(atom)
+        if before is None or before.primitive is not expand:
+            continue
+        source = before.inputs[0]
+        whole = any(a.aval.shape == shape for k, a in enumerate(inputs) if k != i)
+        if isinstance(source, Constant) and source.is_literal and whole:
+            inputs[i] = source
+    return tuple(inputs)
+
+
+def common_subexpressions(graph: Graph) -> Graph:
+    """Compute each value once. Safe here alone, where differentiation is over: y and y.detach() are two until then."""
+    seen: dict[Any, tuple[Variable, ...]] = {}
+
+    def visit(node: Node) -> list[Atom] | None:
+        if isinstance(node.primitive.impl, Host) and node.primitive.outputs > 1:
+            return None
+        key = (node.primitive, tuple([_identity(a) for a in node.inputs]), *node.params.items())
+        found = seen.setdefault(key, node.outputs)
+        return None if found is node.outputs else list(found)
+
+    return _rewritten(graph, visit)
+
+
+def _identity(atom: Atom) -> Any:
+    if isinstance(atom, Constant) and atom.is_literal:
+        return (atom.value.dtype, atom.value.tobytes())
+    return id(atom.value) if isinstance(atom, Constant) else atom
+
+
+def scalar_constant(value: float, dtype: np.dtype[Any]) -> Constant:
+    """A plain number as an atom."""
+    return Constant(np.array(value, dtype))
