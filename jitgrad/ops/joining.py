@@ -35,6 +35,8 @@ def _parts(arrays: Any, what: str) -> list[Value]:
 
 
 def _one_dtype(values: list[Value], dtype: Any, what: str) -> list[Value]:
+    if dtype is None and all(v.dtype is values[0].dtype for v in values):
+        return values
     made = result_dtype(*(v.dtype for v in values)) if dtype is None else dtype
     made = check_dtype(made, what)
     return [v if v.dtype == made else convert(v, dtype=made) for v in values]
@@ -45,9 +47,13 @@ def _joined(values: list[Value], axis: Any, what: str, dtype: Any = None) -> Val
     if first.ndim == 0:
         raise ShapeError(f"{what}: arrays without axes cannot be joined; use jg.stack")
     at = axis_of(axis, first.ndim, f"{what}: axis")
+    shape = first.shape
     for v in values:
-        if v.ndim != first.ndim or v.shape[:at] + v.shape[at + 1 :] != first.shape[:at] + first.shape[at + 1 :]:
-            raise ShapeError(f"{what}: shapes {first.shape} and {v.shape} differ in more than axis {at}")
+        other = v.shape
+        if other != shape and (
+            len(other) != len(shape) or other[:at] + other[at + 1 :] != shape[:at] + shape[at + 1 :]
+        ):
+            raise ShapeError(f"{what}: shapes {shape} and {other} differ in more than axis {at}")
     return join(*_one_dtype(values, dtype, what), axis=at)
 
 

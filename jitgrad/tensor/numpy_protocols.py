@@ -62,14 +62,6 @@ def _into(out: Any, result: Any, what: str) -> Any:
 
 # --------------------------------------------------------------------------- ufuncs
 
-# what scipy.special calls by another name than jitgrad's first one
-_SPECIAL_NAMES: Final = {
-    "expit": ("expit", "sigmoid"),
-    "log_expit": ("log_expit", "log_sigmoid", "logsigmoid"),
-    "psi": ("psi", "digamma"),
-    "digamma": ("digamma", "psi"),
-    "gammaln": ("gammaln", "lgamma"),
-}
 _REDUCE: Final = {
     "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "fmax": "nanmax", "fmin": "nanmin",
     "logical_and": "all", "logical_or": "any", "logaddexp": "logsumexp",
@@ -109,11 +101,7 @@ def _ufunc_operation(ufunc: np.ufunc) -> Operation[..., Any] | None:
             return names[candidate]
     special = sys.modules.get("scipy.special")  # whoever passes one of its ufuncs has imported it
     if special is not None and getattr(special, name, None) is ufunc:
-        for candidate in _SPECIAL_NAMES.get(name, (name,)):
-            if candidate in names:
-                return names[candidate]
-            if f"special.{candidate}" in names:
-                return names[f"special.{candidate}"]
+        return names.get(name) or names.get(f"special.{name}")
     return None
 
 
