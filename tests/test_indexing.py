@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jitgrad as jg
-from jitgrad.compiler.trace import trace
+from jitgrad.core.trace import trace
 from jitgrad.core.aval import aval_of
 from jitgrad.errors import ArgumentError, GraphError, IndexingError, JitgradError, ShapeError, UnsupportedError
 

@@ -23,7 +23,7 @@ from strategies import LAYOUTS, directional_derivative, examples, kernels, laid_
 
 import jitgrad as jg
 from jitgrad.autodiff.forward import push
-from jitgrad.compiler.trace import trace
+from jitgrad.core.trace import trace
 from jitgrad.core.aval import aval_of
 from jitgrad.core.primitive import Elementwise, Partials
 from jitgrad.errors import JitgradError

@@ -10,13 +10,14 @@ import numpy as np
 
 from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.autodiff.reverse import fingerprints
-from jitgrad.compiler.trace import atom_of, infer
 from jitgrad.core.aval import FLOAT64, FLOATS, ShapedArray, aval_of, check_dtype, make_aval, result_dtype
 from jitgrad.core.graph import Constant, Tracer
+from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode
 from jitgrad.core.primitive import Elementwise, Primitive, View
-from jitgrad.eager import Plan, plan_for
+from jitgrad.core.trace import atom_of
+from jitgrad.eager import Plan, plan_for, recorder_for
 from jitgrad.errors import DtypeError, ShapeError, user_line
 from jitgrad.ops.linear import convert, stack_values
 from jitgrad.tensor.storage import link_view, share_memory
@@ -257,7 +258,7 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor], ke
     if not any(r._aval.dtype.kind == "f" for r in results):
         _explain(results, f"nondiff:{primitive.name}")
         return
-    recorder = plan.recorder(needs, keep_all or mode == FORWARD)
+    recorder = recorder_for(plan, needs, keep_all or mode == FORWARD)
     count = len(operands)
     residuals = tuple([kept(operands[i] if i < count else results[i - count]) for i in recorder.keep])
     edges = tuple([operands[i]._edge for i in needs])
@@ -351,7 +352,7 @@ def unary_function(primitive: Primitive) -> Callable[[Tensor], Any]:
             try:
                 recorder = plan.recorders[_FIRST]
             except KeyError:
-                recorder = plan.recorder(_FIRST)
+                recorder = recorder_for(plan, _FIRST)
             result._edge = node = _new(GradNode)
             node.recorder = recorder
             node.edges = (edge,)
@@ -415,7 +416,7 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
         try:
             recorder = plan.recorders[needs]
         except KeyError:
-            recorder = plan.recorder(needs)
+            recorder = recorder_for(plan, needs)
         result._edge = node = _new(GradNode)
         node.recorder = recorder
         node.edges = edges

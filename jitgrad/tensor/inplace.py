@@ -16,7 +16,7 @@ from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import log_write, owner
 from jitgrad.core.modes import grad_mode
-from jitgrad.eager import plan_for
+from jitgrad.eager import plan_for, recorder_for
 from jitgrad.errors import DtypeError, InPlaceError, ShapeError, user_line
 from jitgrad.ops.indexing import basic_index, flat_positions, plain_index
 from jitgrad.ops.linear import (
@@ -159,7 +159,7 @@ def _new_history(target: Tensor, value: Tensor, chain: ViewChain) -> tuple[Any, 
     history = target._history
     base_aval = target._aval if history is None else history.aval
     needs = tuple(i for i, e in enumerate((edge, value._edge)) if e is not None)
-    recorder = plan_for(overwrite, (base_aval, value._aval), {"chain": chain}).recorder(needs)
+    recorder = recorder_for(plan_for(overwrite, (base_aval, value._aval), {"chain": chain}), needs)
     edges = tuple(e for e in (edge, value._edge) if e is not None)
     slots = tuple(s for e, s in ((edge, slot), (value._edge, value._slot)) if e is not None)
     return new_node(recorder, edges, slots), 0

@@ -19,7 +19,7 @@ from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.core.aval import ShapedArray
 from jitgrad.core.memory import Exported, owner
 from jitgrad.core.modes import ANOMALY, grad_mode
-from jitgrad.eager import plan_for
+from jitgrad.eager import plan_for, recorder_for
 from jitgrad.errors import user_line
 from jitgrad.ops.linear import ViewChain
 from jitgrad.tensor.tensor import Tensor
@@ -197,7 +197,7 @@ def new_node(recorder: Any, edges: tuple[Edge, ...], slots: tuple[int, ...]) -> 
 def _view_edge(history: History, chain: ViewChain) -> Edge:
     edge, slot, aval = history.edge, history.slot, history.aval
     for primitive, params in chain:
-        recorder = plan_for(primitive, (aval,), dict(params)).recorder((0,))
+        recorder = recorder_for(plan_for(primitive, (aval,), dict(params)), (0,))
         edge = new_node(recorder, (edge,), (slot,))  # type: ignore[arg-type]
         slot = 0
         aval = recorder.out_avals[0]

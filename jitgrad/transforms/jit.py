@@ -12,10 +12,10 @@ import numpy as np
 from jitgrad.autodiff.node import GradNode
 from jitgrad.compiler.executable import Executable
 from jitgrad.compiler.passes import simplify
-from jitgrad.compiler.trace import atom_of
 from jitgrad.core.aval import ShapedArray, aval_of, make_aval
 from jitgrad.core.graph import Constant, Graph
 from jitgrad.core.modes import grad_mode
+from jitgrad.core.trace import atom_of
 from jitgrad.errors import UnsupportedError
 from jitgrad.kernels.kernel import kernel_mode
 from jitgrad.tensor import Tensor, as_tensor

@@ -1,200 +1,51 @@
-"""Running primitives on ndarrays: one plan for operands of given avals, one recorder for what is differentiated.
+"""Recorders: what a node keeps for backward, and how it is differentiated.
 
-A plan holds what depends on shapes and layouts, so that a call is one dictionary look-up and one entry point. A recorder
-adds what backward needs: which values to keep, and the compiled backward kernel, both read off the trace of the rule.
+Both are read off the trace of the rule. The backward kernel of an elementwise operation is that trace, compiled as one
+loop; other rules run as a short list of primitives.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from jitgrad.autodiff.node import GradNode
 from jitgrad.autodiff.rules import Mask, is_plain, jvp, vjp
-from jitgrad.compiler.trace import infer, trace
-from jitgrad.core.aval import BOOL, ShapedArray, aval_of, make_aval
+from jitgrad.core.aval import ShapedArray, make_aval
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Constant, Graph, Variable
-from jitgrad.core.primitive import Elementwise, Host, Linear, Partials, Primitive, Reduce, Value, View
-from jitgrad.errors import DefinitionError, ShapeError
-from jitgrad.kernels.kernel import entry_point, kernel_mode
-from jitgrad.kernels.loops import emit_elementwise, emit_reduction
+from jitgrad.core.infer import infer
+from jitgrad.core.primitive import Elementwise, Linear, Partials, Primitive, Value, View
+from jitgrad.core.trace import trace
+from jitgrad.eager.plans import (
+    Array,
+    Kernel,
+    Plan,
+    elementwise_entry,
+    forward_kernel,
+    layouts_of,
+    operand_names,
+    run,
+)
+from jitgrad.errors import DefinitionError
+from jitgrad.kernels.kernel import kernel_mode
+from jitgrad.kernels.loops import emit_elementwise
 from jitgrad.ops.linear import sum_to
 
-__all__ = ["Plan", "Recorder", "forget_plans", "kernel_source", "plan_for", "run"]
-
-Array = np.ndarray[Any, Any]
-_MOST_PLANS: Final = 2048  # a primitive; plans are small, and forgetting them costs microseconds each
-_planned: set[Primitive] = set()
+__all__ = ["Recorder", "kernel_source", "recorder_for"]
 
 
-class Plan:
-    """How to run one primitive on operands of given avals.
-
-    ``entry`` (elementwise only) takes the operands and a fresh result; ``run`` takes the operands and allocates.
-    """
-
-    __slots__ = (
-        "aval",
-        "avals",
-        "dtype",
-        "entry",
-        "params",
-        "primitive",
-        "recorders",
-        "run",
-        "settled",
-        "shape",
-        "step",
-    )
-
-    def __init__(self, primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> None:
-        self.primitive = primitive
-        self.avals = avals
-        self.params = params
-        self.recorders: dict[tuple[int, ...], Recorder] = {}
-        self.entry: Callable[..., None] | None = None
-        self.aval: ShapedArray | None = None
-        self.settled = all(a.contiguous for a in avals)  # then the layout of the result does not change either
-        self.step = (primitive, tuple(params.items()))
-        self.shape: tuple[int, ...] = ()
-        self.dtype: np.dtype[Any] = avals[0].dtype if avals else BOOL
-        self.run: Callable[..., Any]
-        match primitive.impl:
-            case Elementwise():
-                self._plan_elementwise()
-            case Reduce() as impl:
-                self._plan_reduction(impl)
-            case View(view=view):
-                self.run = functools.partial(view, **params) if params else view
-            case Host(run=run_host):
-                self.run = functools.partial(run_host, **params) if params else run_host
-
-    def recorder(self, needs: tuple[int, ...], keep_all: bool = False) -> Recorder:
-        """The recorder for tracked operands ``needs``; ``keep_all``: one whose nodes can also push tangents forward."""
-        key = (*needs, -1) if keep_all else needs
-        found = self.recorders.get(key)
-        if found is None:
-            found = self.recorders[key] = Recorder(self, needs, keep_all)
-        return found
-
-    def _plan_elementwise(self) -> None:
-        (aval,) = infer(self.primitive, self.avals, self.params)
-        self.aval, self.shape, self.dtype = aval, aval.shape, aval.dtype
-        layouts = _layouts(self.avals, aval)
-        dtypes = tuple(a.dtype for a in self.avals)
-        shape, dtype = self.shape, self.dtype
-
-        def first_call(*arrays: Array) -> None:
-            # compiled when it is first run: plans are also made for traced values, which never run
-            self.entry = _elementwise_entry(self.primitive, dtypes, aval.dtype, layouts, kernel_mode())
-            self.entry(*arrays)
-
-        def run_elementwise(*arrays: Array) -> Array:
-            out = np.empty(shape, dtype)
-            self.entry(*arrays, out)  # type: ignore[misc]
-            return out
-
-        self.entry = first_call
-
-        self.run = run_elementwise
-
-    def _plan_reduction(self, impl: Reduce) -> None:
-        (x,) = self.avals
-        axes: tuple[int, ...] = self.params["axes"]
-        (aval,) = infer(self.primitive, self.avals, self.params)
-        self.aval, self.shape, self.dtype = aval, aval.shape, aval.dtype
-        count = _product(x.shape[i] for i in axes)
-        if impl.needs_elements and count == 0 and aval.size:
-            raise ShapeError(f"{self.primitive.name}: an empty axis of shape {x.shape} has no value; axes {axes}")
-        grouped = not axes or axes == tuple(range(axes[0], axes[-1] + 1))
-        inner = _product(x.shape[axes[-1] + 1 :]) if axes and grouped else 1
-        if not axes:
-            folded = (x.size, 1, 1)
-        elif grouped:
-            folded = (_product(x.shape[: axes[0]]), count, inner)
-        else:
-            folded = (aval.size, count, 1)
-        order = None if grouped else tuple(i for i in range(x.ndim) if i not in axes) + axes
-        accumulator = np.dtype(impl.accumulator(x.dtype))
-        name = f"{self.primitive.name}_forward"
-        signature = (f"b:{x.dtype.name}", f"b:{accumulator.name}", f"b:{aval.dtype.name}", *["n:int64"] * 3)
-        shape, dtype = self.shape, self.dtype
-        outer, count, inner = folded
-        empty = np.empty
-        contiguous = order is None and x.contiguous
-        unused = empty(0, accumulator)
-
-        def run_reduction(array: Array) -> Array:
-            if not contiguous:
-                array = np.ascontiguousarray(array if order is None else array.transpose(order))
-            out = empty(shape, dtype)
-            entry = self.entry
-            if entry is None:
-                source = emit_reduction(name, impl, x.dtype, impl.finish)
-                entry = self.entry = entry_point(name, source, signature)
-            entry(array, unused if inner == 1 else empty(inner, accumulator), out, outer, count, inner)
-            return out
-
-        self.run = run_reduction
-
-
-def _product(extents: Any) -> int:
-    total = 1
-    for n in extents:
-        total *= n
-    return total
-
-
-def _layouts(avals: Sequence[ShapedArray], out: ShapedArray) -> str:
-    """One letter an operand (see ``kernels.loops``); one strided operand makes all of them strided."""
-    letters = ""
-    for aval in avals:
-        if aval.contiguous and aval.size == out.size:
-            letters += "c"
-        elif aval.size == 1:
-            letters += "b"
-        else:
-            return "s" * len(avals)
-    return letters
-
-
-@functools.cache
-def _elementwise_entry(
-    primitive: Primitive, dtypes: tuple[np.dtype[Any], ...], result: np.dtype[Any], layouts: str, mode: str
-) -> Callable[..., None]:
-    return _entry_of(*_forward_kernel(primitive, dtypes, result), layouts)
-
-
-_Kernel = tuple[str, Graph, list[str], list[str]]
-"""Name, graph, names of the inputs, names of the outputs."""
-
-
-def _forward_kernel(primitive: Primitive, dtypes: Sequence[np.dtype[Any]], result: np.dtype[Any]) -> _Kernel:
-    graph = Graph(primitive.name)
-    inputs = [graph.add_input(make_aval((), d)) for d in dtypes]
-    (out,) = graph.add(primitive, tuple(t.variable for t in inputs), {}, [make_aval((), result)])
-    graph.outputs = [out.variable]
-    return f"{primitive.name}_forward", graph, _operand_names(primitive), ["out"]
-
-
-def _operand_names(primitive: Primitive) -> list[str]:
-    """The operands as the body of the operation calls them."""
-    assert isinstance(primitive.impl, Elementwise)
-    return list(inspect.signature(primitive.impl.body).parameters)
-
-
-def _entry_of(
-    name: str, graph: Graph, names: Sequence[str], outputs: Sequence[str], layouts: str
-) -> Callable[..., None]:
-    source = emit_elementwise(name, graph, names, outputs, layouts)
-    signature = [f"b:{v.aval.dtype.name}" for v in graph.inputs] + [f"b:{o.aval.dtype.name}" for o in graph.outputs]
-    return entry_point(name, source, tuple(signature))
+def recorder_for(plan: Plan, needs: tuple[int, ...], keep_all: bool = False) -> Recorder:
+    """The recorder of a plan for tracked operands ``needs``; ``keep_all``: its nodes can also push tangents forward."""
+    key = (*needs, -1) if keep_all else needs
+    found: Recorder | None = plan.recorders.get(key)
+    if found is None:
+        found = plan.recorders[key] = Recorder(plan, needs, keep_all)
+    return found
 
 
 def kernel_source(primitive: Primitive, *dtypes: Any, backward: bool = False, layout: str = "c") -> str:
@@ -207,40 +58,10 @@ def kernel_source(primitive: Primitive, *dtypes: Any, backward: bool = False, la
     made = tuple(map(np.dtype, dtypes or (fixed.get(i, "float64") for i in range(count))))
     result = infer(primitive, [make_aval((), d) for d in made], {})[0].dtype
     if not backward:
-        return emit_elementwise(*_forward_kernel(primitive, made, result), layout * count)
+        return emit_elementwise(*forward_kernel(primitive, made, result), layout * count)
     needs = tuple(i for i in range(count) if primitive.differentiable(i))
     differential = _differential(primitive, made, result, needs)
     return emit_elementwise(*differential.kernel, layout * len(differential.graph.inputs))
-
-
-def plan_for(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Plan:
-    """The plan of a primitive; elementwise ones of one or two operands are found directly by their methods."""
-    key: Any = avals if not params else (avals, *params.items())
-    plans = primitive.plans
-    plan: Plan | None = plans.get(key)
-    if plan is None:
-        plan = Plan(primitive, avals, params)
-        if len(plans) >= _MOST_PLANS:
-            plans.clear()
-        plans[key] = plan
-        _planned.add(primitive)
-    return plan
-
-
-def forget_plans() -> None:
-    """Drop every plan, as a change of the kernel mode demands."""
-    for primitive in list(_planned):
-        primitive.plans.clear()
-    _elementwise_entry.cache_clear()
-    _differential.cache_clear()
-
-
-def run(primitive: Primitive, arrays: Sequence[Array], params: dict[str, Any]) -> Any:
-    """The result of a primitive on ndarrays; nothing is recorded."""
-    return plan_for(primitive, tuple(map(aval_of, arrays)), params).run(*arrays)
-
-
-# --------------------------------------------------------------------------- differentiation
 
 
 class _Differential:
@@ -273,10 +94,10 @@ class _Differential:
         self.keep = tuple(i for i, v in enumerate(graph.inputs[1:]) if v in used)
         graph.inputs = [gradient, *(graph.inputs[1 + i] for i in self.keep)]
         self.graph = graph
-        operands = _operand_names(primitive)
+        operands = operand_names(primitive)
         names = ["g", *((*operands, "result")[i] for i in self.keep)]
         outputs = [f"g_{operands[i]}" for i, passed in zip(needs, self.passes, strict=True) if not passed]
-        self.kernel: _Kernel = (f"{primitive.name}_backward", graph, names, outputs)
+        self.kernel: Kernel = (f"{primitive.name}_backward", graph, names, outputs)
         self._entries: dict[tuple[str, str], Callable[..., None]] = {}
 
     def entry(self, layouts: str) -> Callable[..., None]:
@@ -284,7 +105,7 @@ class _Differential:
         key = (layouts, kernel_mode())
         found = self._entries.get(key)
         if found is None:
-            found = self._entries[key] = _entry_of(*self.kernel, layouts)
+            found = self._entries[key] = elementwise_entry(*self.kernel, layouts)
         return found
 
 
@@ -514,7 +335,7 @@ def _fused_backward(recorder: Recorder, differential: _Differential) -> Callable
 
     def entry_for(is_contiguous: bool) -> Callable[..., None]:
         g_aval = contiguous if is_contiguous else strided
-        entry = entries[is_contiguous] = differential.entry(_layouts([g_aval, *kept], aval))
+        entry = entries[is_contiguous] = differential.entry(layouts_of([g_aval, *kept], aval))
         return entry
 
     same = all(s == shape for s in shapes)
