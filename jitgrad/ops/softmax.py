@@ -179,10 +179,14 @@ def logsumexp_kernel(x, out):
         if scalar.isinf(top):
             out[r] = top
         else:
-            total = 0.0
+            # the greatest element has weight 1: left out of the sum, it takes no digits from the others
+            total = -1.0
+            rest = 0.0
             for k in range(n):
-                total = scalar.radd(total, scalar.exp(row[k] - top))
-            out[r] = top + scalar.log(total)
+                greatest = row[k] == top
+                total = scalar.radd(total, scalar.sel(greatest, 1.0, 0.0))
+                rest = scalar.radd(rest, scalar.sel(greatest, 0.0, scalar.exp(row[k] - top)))
+            out[r] = top + scalar.log1p(total + rest)
 
 
 def _logsumexp_jvp(tangents, out, x, *, axes):
@@ -241,10 +245,14 @@ def log_softmax_kernel(x, out):
             for k in range(n):
                 made[k] = scalar.sel(row[k] == top, share, -np.inf)
         else:
-            total = 0.0
+            # as in logsumexp
+            total = -1.0
+            rest = 0.0
             for k in range(n):
-                total = scalar.radd(total, scalar.exp(row[k] - top))
-            total = scalar.log(total)
+                greatest = row[k] == top
+                total = scalar.radd(total, scalar.sel(greatest, 1.0, 0.0))
+                rest = scalar.radd(rest, scalar.sel(greatest, 0.0, scalar.exp(row[k] - top)))
+            total = scalar.log1p(total + rest)
             for k in range(n):
                 made[k] = (row[k] - top) - total
 
