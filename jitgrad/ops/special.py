@@ -19,6 +19,7 @@ from jitgrad.ops.linear import copy_of
 
 _WIDE: Final = Domain(-6.0, 6.0)
 _NEAR_ZERO: Final = Domain(-3.0, 3.0, kinks=(0.0,))
+_ABOVE_ZERO: Final = Domain(0.0, 4.0)  # a logarithm of a sum that is near 0 has few digits, whatever computes it
 
 
 def _scipy(name: str) -> Callable[..., Any]:
@@ -106,7 +107,7 @@ def _first_share(x, y):
     return scalar.sel(x == y, scalar.sel(x == scalar.log(0.0), 0.0, 0.5), share)
 
 
-@elementwise(partials=[lambda out, x, y: _first_share(x, y), lambda out, x, y: _first_share(y, x)])
+@elementwise(partials=[lambda out, x, y: _first_share(x, y), lambda out, x, y: _first_share(y, x)], domain=_ABOVE_ZERO)
 def logaddexp(x, y):
     """``log(exp(x) + exp(y))`` without overflow.
 
@@ -124,7 +125,9 @@ def _first_share2(x, y):
     return scalar.sel(x == y, scalar.sel(x == scalar.log(0.0), 0.0, 0.5), share)
 
 
-@elementwise(partials=[lambda out, x, y: _first_share2(x, y), lambda out, x, y: _first_share2(y, x)])
+@elementwise(
+    partials=[lambda out, x, y: _first_share2(x, y), lambda out, x, y: _first_share2(y, x)], domain=_ABOVE_ZERO
+)
 def logaddexp2(x, y):
     """``log2(2**x + 2**y)`` without overflow.
 
@@ -281,7 +284,13 @@ def _sinc_slope(out: Value, x: Value) -> Value:
     return where(abs(x) < 0.6, near, (cos(math.pi * turn) - out) / x)
 
 
-@elementwise(partials=[_sinc_slope])
+def _sinc_reference(x: Any) -> Any:
+    whole = np.rint(x)  # NumPy's own loses digits next to the integers
+    sine = np.sin(np.pi * (x - whole)) * (1 - 2 * (whole % 2))
+    return np.where(x == 0, np.ones_like(sine), sine / (np.pi * x)) + 0.0
+
+
+@elementwise(partials=[_sinc_slope], reference=_sinc_reference)
 def sinc(x):
     """``sin(pi x) / (pi x)``: 1 at 0, exactly 0 at the other integers.
 
@@ -291,7 +300,7 @@ def sinc(x):
     whole = scalar.rint(x)
     odd = whole - 2.0 * scalar.floor(0.5 * whole)
     sine = scalar.sin((x - whole) * 3.141592653589793) * (1.0 - 2.0 * odd)
-    return scalar.sel(x == 0.0, 1.0, sine / (x * 3.141592653589793))
+    return scalar.sel(x == 0.0, 1.0, sine / (x * 3.141592653589793)) + 0.0  # no -0.0 at integers
 
 
 # --------------------------------------------------------------------------- replacing what is not finite
