@@ -11,7 +11,7 @@ import numpy as np
 from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.core.aval import ShapedArray, is_float
 from jitgrad.core.graph import Tracer
-from jitgrad.errors import DtypeError, GradientWarning, GraphError
+from jitgrad.errors import DtypeError, GradientWarning, GraphError, ShapeError
 
 __all__ = ["Tensor"]
 
@@ -211,7 +211,7 @@ class Tensor:
             if not isinstance(value, Tensor):
                 raise DtypeError(f".grad takes a tensor or None, not {type(value).__name__}")
             if value.shape != self.shape:
-                raise ValueError(f".grad of shape {value.shape} for a tensor of shape {self.shape}")
+                raise ShapeError(f".grad of shape {value.shape} for a tensor of shape {self.shape}")
             if value.dtype != self.dtype:
                 raise DtypeError(f".grad of dtype {value.dtype} for a tensor of dtype {self.dtype}")
         if isinstance(self._edge, GradNode):

@@ -1,0 +1,339 @@
+"""Errors: one root class, Python's own families; what happened, where and what to do; nothing changed by them."""
+
+import inspect
+import os
+import pickle
+import re
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import jitgrad as jg
+from jitgrad import errors
+from jitgrad.errors import (
+    ConversionError,
+    DtypeError,
+    GradientWarning,
+    GraphError,
+    InPlaceError,
+    JitgradError,
+    NoGraphError,
+    ReleasedGraphError,
+    ShapeError,
+    UnsupportedError,
+)
+
+_CLASSES = [
+    c
+    for c in vars(errors).values()
+    if inspect.isclass(c) and issubclass(c, Exception) and c.__module__ == errors.__name__
+]
+_ERRORS = [c for c in _CLASSES if not issubclass(c, Warning)]
+
+
+def leaf(*values):
+    return jg.tensor(list(values), requires_grad=True)
+
+
+class TestClasses:
+    """One root class; shape and value faults are ValueErrors, dtype faults TypeErrors, graph faults RuntimeErrors."""
+
+    @pytest.mark.parametrize("error", _ERRORS)
+    def test_root(self, error):
+        assert issubclass(error, JitgradError)
+
+    @pytest.mark.parametrize("error", _ERRORS)
+    def test_family(self, error):
+        if error is not JitgradError:
+            families = [
+                f for f in (ValueError, TypeError, RuntimeError, IndexError, ArithmeticError) if issubclass(error, f)
+            ]
+            assert families, f"{error.__name__} belongs to no family of Python's own"
+
+    def test_families(self):
+        assert issubclass(ShapeError, ValueError)
+        assert issubclass(DtypeError, TypeError)
+        assert issubclass(UnsupportedError, TypeError)
+        for error in (NoGraphError, ReleasedGraphError, InPlaceError, errors.NotDifferentiableError):
+            assert issubclass(error, GraphError)
+        assert issubclass(GraphError, RuntimeError)
+
+    @pytest.mark.parametrize("error", _CLASSES)
+    def test_exported_and_documented(self, error):
+        assert error.__name__ in errors.__all__
+        assert error.__doc__
+
+    @pytest.mark.parametrize("error", _ERRORS)
+    def test_pickle(self, error):
+        """Errors come back from worker processes."""
+        twin = pickle.loads(pickle.dumps(error("what happened")))
+        assert type(twin) is error
+        assert str(twin) == "what happened"
+
+    def test_all_caught_by_the_root(self):
+        with pytest.raises(JitgradError):
+            jg.tensor([1.0]).backward()
+        with pytest.raises(RuntimeError):
+            jg.tensor([1.0]).backward()
+
+
+class TestLines:
+    """Where in the user's own code."""
+
+    def test_user_line(self):
+        where = errors.user_line()
+        line = sys._getframe().f_lineno - 1
+        assert where == f"{os.path.abspath(__file__)}:{line}"
+
+    def test_line_of_the_write(self):
+        x = leaf(1.0, 2.0)
+        y = jg.exp(x)
+        alias = y.detach()
+
+        def helper(t):
+            t[0] = 5.0
+            return sys._getframe().f_lineno - 1
+
+        line = helper(alias)
+        with pytest.raises(InPlaceError, match=rf"test_errors\.py:{line}"):
+            y.sum().backward()
+
+    def test_warnings_point_at_the_user(self):
+        x = leaf(2.0)
+        y = x * 2
+        scalar = jg.tensor(2.0, requires_grad=True)
+        for provoke in (lambda: y.grad, lambda: float(scalar), lambda: int(scalar)):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                provoke()
+            assert [w.category for w in caught] == [GradientWarning]
+            assert os.path.basename(caught[0].filename) == "test_errors.py"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [[1.0, 2.0], [3.0]],
+        [1.0, [2.0]],
+        "text",
+        ["a", "b"],
+        [None, 1.0],
+        None,
+        object(),
+        np.array([object()]),
+        np.array(["a"]),
+        np.array([1j]),
+        1j,
+        np.array(["2020-01-01"], "datetime64[D]"),
+        {"a": 1.0},
+        {1.0, 2.0},
+        b"bytes",
+        [1.0, "a"],
+        10**400,
+        [2**70, 1],
+        lambda: 1.0,
+    ],
+    ids=lambda b: re.sub(" at 0x.*", "", repr(b))[:30],
+)
+class TestBadData:
+    """Bad input of any kind (ragged lists, object arrays, strings ...) raises before anything is changed."""
+
+    def test_tensor(self, bad):
+        with pytest.raises((JitgradError, OverflowError)) as caught:
+            jg.tensor(bad)
+        assert isinstance(caught.value, JitgradError)
+        assert isinstance(caught.value, ValueError | TypeError)
+
+    def test_operand(self, bad):
+        x = leaf(1.0, 2.0)
+        with pytest.raises((JitgradError, TypeError)):
+            jg.add(x, bad)
+        with pytest.raises((JitgradError, TypeError)):
+            x * bad
+        with pytest.raises((JitgradError, TypeError)):
+            bad - x
+        assert x._version == 0
+
+    def test_written(self, bad):
+        x = leaf(1.0, 2.0)
+        c = x * 3
+        node = c.grad_fn
+        for write in (
+            lambda: c.__setitem__(0, bad),
+            lambda: c.__setitem__(slice(None), bad),
+            lambda: c.__setitem__([True, False], bad),
+            lambda: c.copy_(bad),
+            lambda: c.add_(bad),
+            lambda: c.__imul__(bad),
+        ):
+            try:
+                result = write()
+            except (JitgradError, TypeError):
+                continue
+            assert result is NotImplemented
+        assert c.tolist() == [3.0, 6.0]
+        assert c.grad_fn is node
+        assert c._version == 0
+        c.sum().backward()
+        assert x.grad.tolist() == [3.0, 3.0]
+
+    def test_gradient(self, bad):
+        x, w = leaf(1.0, 2.0), leaf(3.0, 4.0)
+        y = x * w
+        if bad is not None:
+            with pytest.raises(JitgradError):
+                y.backward(bad)
+            with pytest.raises(JitgradError):
+                jg.autograd.grad(y, x, bad)
+        with pytest.raises(JitgradError):
+            x.grad = bad if bad is not None else jg.tensor([1.0])
+        assert x.grad is None
+        assert w.grad is None
+        y.backward([1.0, 1.0])
+        assert x.grad.tolist() == [3.0, 4.0]
+
+    def test_hook(self, bad):
+        if bad is None:
+            return  # a hook that returns None leaves the gradient as it is
+        x, w = leaf(1.0, 2.0), leaf(3.0, 4.0)
+        x.register_hook(lambda g: bad)
+        with pytest.raises(JitgradError):
+            (x * w).sum().backward()
+        assert x.grad is None
+        assert w.grad is None
+
+
+class TestMessages:
+    """With shapes, dtypes and the operation; and what to do next."""
+
+    def test_shapes(self):
+        with pytest.raises(ShapeError, match=r"multiply.*\(2,\).*\(3,\)"):
+            leaf(1.0, 2.0) * leaf(1.0, 2.0, 3.0)
+        with pytest.raises(ShapeError, match=r"reshape.*\(2,\).*\(3,\)"):
+            leaf(1.0, 2.0).reshape(3)
+        with pytest.raises(ShapeError, match="axis 2"):
+            leaf(1.0, 2.0).sum(axis=2)
+
+    def test_dtypes(self):
+        with pytest.raises(DtypeError, match=r"float16.*float64"):
+            jg.tensor([1.0]).astype("float16")
+        with pytest.raises(DtypeError, match="complex"):
+            leaf(1.0) * 1j
+        with pytest.raises(DtypeError, match="bool"):
+            jg.tensor([True]) - jg.tensor([False])
+
+    def test_index(self):
+        x = leaf(1.0, 2.0)
+        for index in (2, -3, (0, 0), [5]):
+            with pytest.raises(IndexError):
+                x[index]
+        with pytest.raises((TypeError, IndexError)):
+            x[0.5]
+        with pytest.raises((TypeError, IndexError)):
+            x["a"]
+
+    def test_gradient_of_the_wrong_shape(self):
+        y = leaf(1.0, 2.0) * 2
+        with pytest.raises(ShapeError, match=r"\(3,\).*\(2,\)"):
+            y.backward([1.0, 2.0, 3.0])
+        with pytest.raises(ShapeError, match=r"\(1,\).*\(2,\)"):
+            y.backward([1.0])  # is not broadcast
+
+    def test_grad_setter(self):
+        x = leaf(1.0, 2.0)
+        with pytest.raises(ValueError, match=r"\(1,\).*\(2,\)"):
+            x.grad = jg.tensor([1.0])
+        with pytest.raises(TypeError, match="float32"):
+            x.grad = jg.tensor([1.0, 2.0], dtype="float32")
+        with pytest.raises(TypeError, match="ndarray"):
+            x.grad = np.array([1.0, 2.0])
+        assert x.grad is None
+        x.grad = jg.tensor([1.0, 2.0])
+        (x * 1).sum().backward()
+        assert x.grad.tolist() == [2.0, 3.0]
+
+    def test_next_step(self):
+        """Messages of the usual mistakes say what to write instead."""
+        x = leaf(1.0, 2.0)
+        with pytest.raises(ConversionError, match=r"x\.detach\(\)\.numpy\(\)"):
+            x.numpy()
+        with pytest.raises(InPlaceError, match=r"with jg\.no_grad\(\):"):
+            x += 1.0
+        with pytest.raises(GraphError, match=r"gradient=.*\.sum\(\)"):
+            (x * 2).backward()
+        with pytest.raises(NoGraphError, match="requires_grad=True"):
+            jg.tensor(1.0).backward()
+        with pytest.raises(GraphError, match=r"\.detach\(\)"):
+            (x * 2).requires_grad = False
+
+    def test_tensor_class_is_not_called(self):
+        with pytest.raises(TypeError, match=r"jg\.tensor"):
+            jg.Tensor([1.0])
+
+
+class TestNothingIsHalfDone:
+    def test_failing_hook(self):
+        x, w = leaf(1.0, 2.0), leaf(3.0, 4.0)
+
+        def fail(g):
+            raise KeyError("hook")
+
+        x.grad = jg.tensor([1.0, 1.0])
+        w.register_hook(fail)
+        with pytest.raises(KeyError):
+            (x * w).sum().backward()
+        assert x.grad.tolist() == [1.0, 1.0]
+        assert w.grad is None
+        assert jg.is_grad_enabled()
+
+    def test_failing_backward_of_a_function(self):
+        class Fails(jg.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, g):
+                raise KeyError("rule")
+
+        x, w = leaf(1.0), leaf(2.0)
+        with pytest.raises(KeyError):
+            (Fails.apply(x) * w).sum().backward()
+        assert x.grad is None
+        assert w.grad is None
+        assert jg.is_grad_enabled()
+
+    def test_failing_forward_of_a_function(self):
+        class Fails(jg.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                raise KeyError("rule")
+
+            @staticmethod
+            def backward(ctx, g):
+                return g
+
+        with pytest.raises(KeyError):
+            Fails.apply(leaf(1.0))
+        assert jg.is_grad_enabled()
+
+    def test_overwritten_value(self):
+        x, w = leaf(1.0, 2.0), leaf(3.0, 4.0)
+        y = jg.exp(w)
+        y.detach().zero_()
+        with pytest.raises(InPlaceError):
+            (x * 2 + y).sum().backward()
+        assert x.grad is None
+        assert w.grad is None
+
+    def test_operation_on_wrong_shapes_records_nothing(self):
+        x = leaf(1.0, 2.0)
+        y = x * 1
+        with pytest.raises(ShapeError):
+            y.add_(jg.tensor([1.0, 2.0, 3.0]))
+        assert y.tolist() == [1.0, 2.0]
+        assert y._version == 0
+        y.sum().backward()
+        assert x.grad.tolist() == [1.0, 1.0]
