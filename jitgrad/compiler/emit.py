@@ -7,7 +7,7 @@ run over the axes of their space; where all that a loop touches has exactly its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class Buffer:
 
 @dataclass
 class Emitted:
-    """A kernel: ``name(*inputs, *captured, extents, numbers, *outputs, *temporaries)``."""
+    """A kernel: ``name(*inputs, *captured, extents, numbers, *outputs, *temporaries)``; a scalar result is returned."""
 
     name: str
     source: str
@@ -70,7 +70,8 @@ class Emitted:
     numbers: list[float]
     outputs: list[Buffer]
     temporaries: list[Buffer]
-    signature: tuple[str, ...] = field(default=())
+    returned: int | None  # the number of the result that the kernel returns instead of writing it
+    signature: tuple[str, ...]
 
 
 def _indent(lines: Sequence[str], depth: int) -> list[str]:
@@ -94,6 +95,7 @@ class _Emitter:
         self.numbers: list[float] = []
         self.helpers: dict[str, str] = {}
         self.outputs: list[Buffer] = []
+        self.returned: int | None = None
         self.temporaries: list[Buffer] = []
         self.counter = 0
         self.wide: dict[Variable, str] = {}  # float64 accumulators of float32 results
@@ -117,6 +119,9 @@ class _Emitter:
             self.outputs.append(buffer)
             if isinstance(atom, Constant) or atom in taken or atom in self.graph.inputs:
                 self.copies.append((buffer, atom))
+            elif self.returned is None and atom.aval.ndim == 0 and atom.aval.dtype == FLOAT64:
+                self.returned = k  # cheaper than an array
+                taken.add(atom)
             else:
                 taken.add(atom)
                 self.names[atom] = buffer.name
@@ -130,6 +135,8 @@ class _Emitter:
         return name
 
     def _is_local(self, variable: Variable) -> bool:
+        if self.returned is not None and self.graph.outputs[self.returned] is variable:
+            return True
         node = self.plan.producers.get(variable)
         return (
             variable.aval.ndim == 0
@@ -361,6 +368,9 @@ class _Emitter:
 
     def _store(self, sink: Sink, index: Index, *unused: Any) -> None:
         value = self.element(sink.target, index)
+        if sink.target not in self.names:  # the returned scalar
+            self.locals[sink.target] = value
+            return
         self.body.append(f"store({self.names[sink.target]}, {self._own_position(sink.target, index)}, {value})")
 
     def _own_position(self, atom: Atom, index: Index) -> str:
@@ -517,10 +527,13 @@ class _Emitter:
         self.stage = len(self.plan.stages)
         for buffer, atom in self.copies:
             lines += self._copy(buffer, atom)
+        written = [b for k, b in enumerate(self.outputs) if k != self.returned]
+        if self.returned is not None:
+            lines.append(f"return {self.locals[self.graph.outputs[self.returned]]}")  # type: ignore[index]
         arguments = [f"a{k}" for k in range(len(self.graph.inputs))]
         arguments += [f"b{k}" for k in range(len(self.captured))]
         arguments += ["extents", "numbers"]
-        arguments += [b.name for b in (*self.outputs, *self.temporaries)]
+        arguments += [b.name for b in (*written, *self.temporaries)]
         head = [f"n{k} = load(extents, {k})" for k in range(len(self.extents.values))]
         head += [f"c{k} = load(numbers, {k})" for k in range(len(self.numbers))]
         text = "".join(f"{source}\n" for source in self.helpers.values())
@@ -529,7 +542,8 @@ class _Emitter:
         )
         codes = [f"b:{a.aval.dtype.name}" for a in (*self.graph.inputs, *self.captured)]
         codes += ["b:int64", "b:float64"]
-        codes += [f"b:{b.dtype.name}" for b in (*self.outputs, *self.temporaries)]
+        codes += [f"b:{b.dtype.name}" for b in (*written, *self.temporaries)]
+        codes += ["r:float64"] if self.returned is not None else []
         return Emitted(
             self.name,
             text,
@@ -538,6 +552,7 @@ class _Emitter:
             self.numbers,
             self.outputs,
             self.temporaries,
+            self.returned,
             tuple(codes),
         )
 

@@ -25,20 +25,40 @@ class FusedStep:
         self.graph = graph
         self.emitted: Emitted = emit(name, plan(graph.verify()))
         emitted = self.emitted
-        self._entry = entry_point(name, emitted.source, emitted.signature)
-        self._extents = np.array(emitted.extents, np.int64)
-        self._numbers = np.array(emitted.numbers, np.float64)
-        self._outputs = [(b.shape, b.dtype) for b in emitted.outputs]
-        self._temporaries = [(b.shape, b.dtype) for b in emitted.temporaries]
+        self.entry = entry_point(name, emitted.source, emitted.signature)
+        self.extents = np.array(emitted.extents, np.int64)
+        self.numbers = np.array(emitted.numbers, np.float64)
+        self.call = self._caller()
+
+    def _caller(self) -> Callable[..., Any]:
+        """A function of the inputs that allocates, calls and gives the list of outputs, written out as source."""
+        emitted = self.emitted
+        names = [f"a{k}" for k in range(len(self.graph.inputs))]
+        space: dict[str, Any] = {"empty": np.empty, "entry": self.entry, "extents": self.extents, "numbers": self.numbers}
+        lines = [f"def call({', '.join(names)}):"]
+        for k, constant in enumerate(emitted.captured):
+            space[f"captured{k}"] = constant.current
+            space["contiguous"] = _contiguous
+            lines.append(f"    b{k} = contiguous(captured{k}())")
+        written = [b for k, b in enumerate(emitted.outputs) if k != emitted.returned]
+        for b in (*written, *emitted.temporaries):
+            space[f"dtype_{b.name}"] = b.dtype
+            lines.append(f"    {b.name} = empty({b.shape}, dtype_{b.name})")
+        arguments = [*names, *(f"b{k}" for k in range(len(emitted.captured))), "extents", "numbers"]
+        arguments += [b.name for b in (*written, *emitted.temporaries)]
+        value = f"{emitted.outputs[emitted.returned].name} = " if emitted.returned is not None else ""
+        lines.append(f"    {value}entry({', '.join(arguments)})")
+        lines.append(f"    return [{', '.join(b.name for b in emitted.outputs)}]")
+        exec("\n".join(lines), space)
+        return space["call"]  # type: ignore[no-any-return]
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """The outputs for contiguous inputs."""
-        empty = np.empty
-        outputs = [empty(shape, dtype) for shape, dtype in self._outputs]
-        captured = [_contiguous(c.current()) for c in self.emitted.captured]
-        temporaries = [empty(shape, dtype) for shape, dtype in self._temporaries]
-        self._entry(*arrays, *captured, self._extents, self._numbers, *outputs, *temporaries)
-        return outputs
+        """The outputs for contiguous inputs; a returned number as a 0-d array."""
+        outputs = self.call(*arrays)
+        returned = self.emitted.returned
+        if returned is not None:
+            outputs[returned] = np.array(outputs[returned])
+        return outputs  # type: ignore[no-any-return]
 
 
 class HostStep:
@@ -69,7 +89,7 @@ class Executable:
         self._constants: list[tuple[int, Constant]] = []
         self._lower()
         self.outputs = [self._slot(a) for a in graph.outputs]
-        self._single = self._single_kernel()
+        self.single = self._single_kernel()
 
     def _slot(self, atom: Atom) -> int:
         found = self._slots.get(atom)
@@ -118,7 +138,7 @@ class Executable:
         step = FusedStep(f"{self.name}_{number}" if number else self.name, graph)
         self.steps.append((step, [self._slot(a) for a in inputs], [self._slot(v) for v in outputs]))
 
-    def _single_kernel(self) -> Callable[[Sequence[Array]], list[Array]] | None:
+    def _single_kernel(self) -> FusedStep | None:
         """The usual case: one kernel that takes the inputs as they are and gives the outputs."""
         if self.copied or self._constants or len(self.steps) != 1:
             return None
@@ -129,8 +149,8 @@ class Executable:
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs, as fresh arrays, for contiguous inputs of the traced shapes and dtypes."""
-        if self._single is not None:
-            return self._single(arrays)
+        if self.single is not None:
+            return self.single(arrays)
         values: list[Any] = [*arrays, *[None] * (len(self._slots) - len(arrays))]
         for i, constant in self._constants:
             values[i] = _contiguous(constant.current())

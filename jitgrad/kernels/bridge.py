@@ -107,7 +107,7 @@ def _argument(code: str) -> types.Type:
 
 
 def make(name: str, source: str, signature: tuple[str, ...]) -> CompileResult:
-    """Compile the function ``name`` of ``source`` for argument codes."""
+    """Compile the function ``name`` of ``source`` for argument codes; ``r:DTYPE`` at the end: it returns a number."""
     filename = f"<jitgrad kernel {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace = dict(_NAMESPACE)
@@ -124,8 +124,9 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> CompileResult:
     typing, target = cpu_target.typing_context, cpu_target.target_context
     typing.refresh()
     target.refresh()
-    arguments = tuple(map(_argument, signature))
-    return compile_extra(typing, target, namespace[name], arguments, types.none, flags, {})
+    arguments = tuple([_argument(code) for code in signature if not code.startswith("r:")])
+    result = getattr(types, signature[-1][2:]) if signature[-1].startswith("r:") else types.none
+    return compile_extra(typing, target, namespace[name], arguments, result, flags, {})
 
 
 def serialize(result: CompileResult) -> bytes:

@@ -51,7 +51,7 @@ def forget_kernels() -> None:
 def entry_point(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., Any]:
     """The function ``name`` of ``source``, ready to be called with arguments of exactly these types.
 
-    Argument codes: ``b:DTYPE`` a buffer of any rank, ``a:DTYPE:NDIM`` a C-contiguous array, ``n:DTYPE`` a number.
+    Argument codes: ``b:DTYPE`` a buffer of any rank, ``a:DTYPE:NDIM`` a C-contiguous array, ``n:DTYPE`` a number; ``r:DTYPE`` at the end: it returns a number.
     """
     key = (kernel_mode(), source, signature)
     found = _entries.get(key)

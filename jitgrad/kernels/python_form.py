@@ -60,9 +60,9 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., An
     exec(compile(source, f"<jitgrad kernel {name}>", "exec"), namespace)
     function = namespace[name]
 
-    def run(*arguments: Any) -> None:
+    def run(*arguments: Any) -> Any:
         with np.errstate(all="ignore"):
-            function(*arguments)
+            return function(*arguments)
 
     return run
 

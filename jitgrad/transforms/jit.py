@@ -27,6 +27,7 @@ from jitgrad.transforms.trees import Structure, flatten
 __all__ = ["JitFunction", "jit"]
 
 _NUMBERS = (bool, int, float)
+_ndarray = np.ndarray
 
 
 @dataclass
@@ -50,9 +51,22 @@ class JitFunction:
         self._static_positions = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
         self._static_names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         self._compiled: dict[Any, Compiled] = {}
-        self._pull: JitFunction | None = None
+        self._fast: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:  # the usual case: contiguous ndarrays, nothing to record
+            key = []
+            for a in args:
+                if type(a) is not _ndarray or not a.flags.c_contiguous:
+                    break
+                key += (a.dtype, a.shape)
+            else:
+                fast = self._fast.get(tuple(key))
+                if fast is not None:
+                    return fast(*args)
+        return self._general(args, kwargs)
+
+    def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = self._bind(args, kwargs)
         if any(t.is_traced for t in arguments.tensors):
             return self._function(*args, **kwargs)  # part of an outer trace
@@ -61,6 +75,8 @@ class JitFunction:
         if recording and compiled.tracked:
             return self._function(*args, **kwargs)  # gradients of captured tensors: recorded operation by operation
         tracked = recording and any(t._edge is not None for t in arguments.tensors)
+        if not compiled.tracked and not kwargs and not self._static_positions and kernel_mode() == "compiled":
+            self._remember(args, compiled)
         results = compiled.executable(arguments.arrays())
         if tracked:
             tensors = self._record(arguments, compiled, results)
@@ -68,6 +84,27 @@ class JitFunction:
         if arguments.has_tensors:
             return _rebuilt(compiled, [make(r, aval_of(r)) for r in results])
         return _rebuilt(compiled, [_plain(r) for r in results])
+
+    def _remember(self, args: tuple[Any, ...], compiled: Compiled) -> None:
+        """Let later calls with such ndarrays go straight to the kernel."""
+        if any(type(a) is not _ndarray for a in args) or compiled.executable.single is None:
+            return
+        if any(leaf is not None for leaf in compiled.leaves):
+            return
+        step = compiled.executable.single
+        returned = step.emitted.returned
+        call = step.call
+        names = [
+            f"results[{k}]" if k == returned or b.shape else f"plain(results[{k}])"
+            for k, b in enumerate(step.emitted.outputs)
+        ]
+        text = _template(compiled.structure.unflatten([_Slot(n) for n in names]))
+        if text is None:
+            return
+        space = {"call": call, "plain": _plain}
+        arguments = ", ".join(f"a{i}" for i in range(len(args)))
+        exec(f"def fast({arguments}):\n    results = call({arguments})\n    return {text}", space)
+        self._fast[tuple([v for a in args for v in (a.dtype, a.shape)])] = space["fast"]  # type: ignore[assignment]
 
     # ----------------------------------------------------------------- arguments
 
@@ -264,6 +301,23 @@ class _JitRecorder:
             values.append(value)
         cotangents = [x if isinstance(x, Tensor) else make(x, aval_of(x)) for x in self._complete(g)]
         return [(t, None) for t in self.pull(tuple(values), cotangents)]
+
+
+class _Slot(str):
+    """The text of a result in a template."""
+
+
+def _template(tree: Any) -> str | None:
+    """The source text that builds a tree of plain containers; None where there is another kind of container."""
+    if isinstance(tree, _Slot):
+        return str(tree)
+    if type(tree) in (tuple, list):
+        parts = [_template(t) for t in tree]
+        if any(p is None for p in parts):
+            return None
+        inner = ", ".join(parts)  # type: ignore[arg-type]
+        return f"[{inner}]" if type(tree) is list else f"({inner}{',' if len(parts) == 1 else ''})"
+    return None
 
 
 def _rebuilt(compiled: Compiled, results: Sequence[Any]) -> Any:
