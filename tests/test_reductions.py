@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as hnp
 
 import jitgrad as jg
 from jitgrad.autodiff.forward import push
-from jitgrad.core.trace import trace
 from jitgrad.core.aval import aval_of
+from jitgrad.core.trace import trace
 from jitgrad.errors import ArgumentError, DtypeError, JitgradError, ShapeError
 
 Array = np.ndarray[Any, Any]

@@ -16,7 +16,7 @@ from jitgrad.ops.axes import dropped_shape, extent_of, flat_offsets, from_rows, 
 from jitgrad.ops.blocks import Call, host, operation
 from jitgrad.ops.comparison import equal, isnan
 from jitgrad.ops.elementwise import where
-from jitgrad.ops.linear import expand, gather, kept_shape, reshape_to, slice_view, spread, sum_over
+from jitgrad.ops.linear import expand, flat, gather, kept_shape, reshape_to, slice_view, spread, sum_over
 from jitgrad.ops.reduction import (
     Axis,
     floating,
@@ -69,18 +69,19 @@ def variance_kernel(x, divisor, out):
                 distance = (np.float64(row[k]) - first) - shift
                 rest = scalar.radd(rest, distance)
                 total = scalar.radd(total, distance * distance)
-            out[r] = (total - rest * rest / n) / divisor
+            out[r] = scalar.maximum(total - rest * rest / n, 0.0) / divisor
         else:
             out[r] = np.nan
 
 
 @ArrayKernel
-def center_kernel(x, out):
-    """Each row less its mean."""
+def center_kernel(x, factor, out):
+    """Each row less its mean, times its factor."""
     n = x.shape[1]
     for r in range(x.shape[0]):
         row = x[r]
         made = out[r]
+        scale = np.float64(factor[r])
         if n > 0:
             first = np.float64(row[0])
             total = 0.0
@@ -88,7 +89,14 @@ def center_kernel(x, out):
                 total = scalar.radd(total, np.float64(row[k]) - first)
             shift = total / n
             for k in range(n):
-                made[k] = (np.float64(row[k]) - first) - shift
+                made[k] = ((np.float64(row[k]) - first) - shift) * scale
+
+
+def _centered(x: Array, axes: tuple[int, ...], factor: Array | None) -> Array:
+    rows = rows_of(x, axes)
+    out = np.empty_like(rows)
+    center_kernel(rows, np.ones(rows.shape[0], x.dtype) if factor is None else flat(factor), out)
+    return from_rows(out, x.shape, axes)
 
 
 def _center_transpose(g, x, *, axes):
@@ -98,10 +106,19 @@ def _center_transpose(g, x, *, axes):
 @host(infer=lambda x, *, axes: make_aval(x.shape, x.dtype), transpose=_center_transpose, contracts=True)
 def center(x, *, axes):
     """The elements less their mean: a projection, which is its own transpose."""
-    rows = rows_of(x, axes)
-    out = np.empty_like(rows)
-    center_kernel(rows, out)
-    return from_rows(out, x.shape, axes)
+    return _centered(x, axes, None)
+
+
+@host(
+    infer=lambda factor, x, *, axes: make_aval(x.shape, x.dtype),
+    transposes=(
+        lambda g, factor, x, *, axes: sum_over(g * center(x, axes=axes), axes=axes),
+        lambda g, factor, x, *, axes: center(g * spread(factor, x.shape, axes), axes=axes),
+    ),
+)
+def scaled_center(factor, x, *, axes):
+    """The elements less their mean, times a factor for each mean: the shape of the gradient of a variance."""
+    return _centered(x, axes, factor)
 
 
 def _quotient_or_zero(x, y):
@@ -133,8 +150,7 @@ def _variance_aval(x, *, axes, correction):
 
 
 def _var_vjp(g, out, x, *, axes, correction):
-    slope = g * (2.0 * _inverse_degrees(x, axes, correction))
-    return (spread(slope, x.shape, axes) * center(x, axes=axes),)
+    return (scaled_center(g * (2.0 * _inverse_degrees(x, axes, correction)), x, axes=axes),)
 
 
 def _var_jvp(tangents, out, x, *, axes, correction):
@@ -148,8 +164,7 @@ def var_over(x, *, axes, correction):
 
 
 def _std_vjp(g, out, x, *, axes, correction):
-    slope = quotient_or_zero(g * _inverse_degrees(x, axes, correction), out)
-    return (spread(slope, x.shape, axes) * center(x, axes=axes),)
+    return (scaled_center(quotient_or_zero(g * _inverse_degrees(x, axes, correction), out), x, axes=axes),)
 
 
 def _std_jvp(tangents, out, x, *, axes, correction):
