@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jitgrad as jg
-from jitgrad.core.trace import trace
 from jitgrad.core.aval import aval_of
+from jitgrad.core.trace import trace
 from jitgrad.errors import ArgumentError, GraphError, IndexingError, JitgradError, ShapeError, UnsupportedError
 
 RNG = np.random.default_rng(0)

@@ -213,9 +213,10 @@ def linspace(
     if not is_value(start) and not is_value(stop):
         low, high = (as_value(v, "linspace")._array("linspace") for v in (start, stop))
         at = axis_of(axis, max(low.ndim, high.ndim) + 1, "linspace: axis")
-        array = np.linspace(low, high, count, endpoint, dtype=wanted, axis=at)
-        value = _made(array, requires_grad)
-        return (value, wrap(np.asarray((high - low) / parts if parts else high * np.nan))) if retstep else value
+        with np.errstate(all="ignore"):
+            value = _made(np.linspace(low, high, count, endpoint, dtype=wanted, axis=at), requires_grad)
+            step = wrap(np.asarray((high - low) / parts if parts else high * np.nan))
+        return (value, step) if retstep else value
     low, high = as_value(start, "linspace"), as_value(stop, "linspace")
     work = result_dtype(low.dtype, high.dtype)
     work = work if is_float(work) else FLOAT64
@@ -256,9 +257,11 @@ def logspace(
     Derivative: that of ``base ** linspace(start, stop)``.
     """
     if any(is_value(v) for v in (start, stop, base)):
-        powers = as_value(base, "logspace") ** linspace(start, stop, num, endpoint, axis=axis)
+        powers = base ** linspace(as_value(start), as_value(stop), num, endpoint, axis=axis)
     else:
-        powers = wrap(np.asarray(np.logspace(start, stop, index_of(num, "logspace: num"), endpoint, base, axis=axis)))
+        count = index_of(num, "logspace: num")
+        with np.errstate(all="ignore"):
+            powers = wrap(np.asarray(np.logspace(start, stop, count, endpoint, base, axis=axis)))
     if dtype is not None:
         powers = powers.astype(dtype, copy=False)
     return powers.requires_grad_() if requires_grad and not powers.requires_grad else powers

@@ -379,7 +379,7 @@ def nonzero(x: Any) -> tuple[Value, ...]:
     return tuple(wrap(np.ascontiguousarray(i)) for i in np.nonzero(array))
 
 
-@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {})], nondiff=True)
+@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((_array(rng, 3),), {})], nondiff=True)
 def argwhere(x: Any) -> Value:
     """The indices of the elements other than 0, one row an element.
 
@@ -388,7 +388,7 @@ def argwhere(x: Any) -> Value:
     return wrap(np.ascontiguousarray(np.argwhere(as_value(x, "argwhere")._array("argwhere"))))
 
 
-@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {})], nondiff=True)
+@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((_array(rng, 3),), {})], nondiff=True)
 def flatnonzero(x: Any) -> Value:
     """The positions in C order of the elements other than 0.
 

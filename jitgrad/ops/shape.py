@@ -32,9 +32,9 @@ def extents_of(shape: Any, what: str) -> tuple[int, ...]:
 
 
 @operation(
-    samples=lambda rng: [Call((_array(rng, 3, 4), np.float32), {}), Call((_array(rng, 3), np.float64), {})],
+    samples=lambda rng: [Call((_array(rng, 3, 4), np.float64), {}), Call((_array(rng, 3), float), {"copy": False})],
     method=True,
-    reference=lambda x, dtype: np.asarray(x).astype(dtype),
+    reference=lambda x, dtype, copy=True: np.asarray(x).astype(dtype, copy=copy),
 )
 def astype(x: Any, dtype: Any, *, copy: bool = True) -> Value:
     """The array in another dtype; always a copy, unless the dtype is the same and ``copy=False``.
@@ -129,12 +129,13 @@ def _fill_in(x: Value, wanted: tuple[int, ...]) -> tuple[int, ...]:
     method=True,
 )
 def ravel(x: Any, order: str = "C") -> Value:
-    """All elements along one axis; a view where the layout allows.
+    """All elements along one axis; a view of a contiguous array, else a copy.
 
     Derivative: the cotangent, reshaped back.
     """
     x = as_value(x, "ravel")
-    return reshape_to(_reversed(x) if _order(order, "ravel") else x, shape=(x.size,))
+    ordered = _reversed(x) if _order(order, "ravel") else x
+    return reshape_to(ordered if ordered.is_contiguous() else copy_of(ordered), shape=(x.size,))
 
 
 @operation(
