@@ -4,7 +4,8 @@ Tensors record what is done with them (``requires_grad``, ``backward``, ``detach
 compiled kernels, kept in a cache on disk. Every operation is a function here, under NumPy's names.
 """
 
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+from typing import Any
 
 import numpy as _np
 
@@ -34,6 +35,8 @@ __all__ = [  # noqa: PLE0604
     "uint32", "uint64", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp", "linearize", "value_and_grad", "vjp", *_operations,
 ]  # fmt: skip
 
-if TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Any: ...
+def __getattr__(name: str) -> Any:
+    if name == "testing":  # on demand: it is for tests, and not for free
+        return _importlib.import_module("jitgrad.testing")
+    raise AttributeError(f"module 'jitgrad' has no attribute {name!r}")

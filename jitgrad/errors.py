@@ -22,10 +22,12 @@ __all__ = [
     "InPlaceError",
     "IndexingError",
     "JitgradError",
+    "LeakedTracerError",
     "NoGraphError",
     "NotDifferentiableError",
     "ReleasedGraphError",
     "ShapeError",
+    "TracedValueError",
     "UnsupportedError",
     "user_line",
 ]
@@ -83,6 +85,14 @@ class ReleasedGraphError(GraphError):
 
 class InPlaceError(GraphError):
     """A value that backward needs was overwritten in place, or the write itself is not allowed."""
+
+
+class LeakedTracerError(GraphError):
+    """A value of a traced function was used outside of its trace."""
+
+
+class TracedValueError(GraphError, TypeError):
+    """Python asked for the number behind a traced value (``if``, ``bool``, ``int``, ``float``)."""
 
 
 class NotDifferentiableError(GraphError):

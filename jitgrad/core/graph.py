@@ -10,7 +10,7 @@ import numpy as np
 
 from jitgrad.core.aval import ShapedArray, make_aval
 from jitgrad.core.primitive import Primitive
-from jitgrad.errors import GraphError
+from jitgrad.errors import GraphError, LeakedTracerError
 
 __all__ = ["Atom", "Constant", "Graph", "Node", "Tracer", "Variable"]
 
@@ -66,6 +66,8 @@ class Graph:
     inputs: list[Variable] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     outputs: list[Atom] = field(default_factory=list)
+    lines: bool = False  # nodes remember the line of the user's code that made them
+    closed: bool = False  # tracing is over: nothing may be added any more
 
     def add_input(self, aval: ShapedArray) -> Tracer:
         """A new input, as a tracer."""
@@ -74,11 +76,21 @@ class Graph:
         return Tracer(self, variable)
 
     def add(
-        self, primitive: Primitive, inputs: tuple[Atom, ...], params: dict[str, Any], avals: Sequence[ShapedArray]
+        self,
+        primitive: Primitive,
+        inputs: tuple[Atom, ...],
+        params: dict[str, Any],
+        avals: Sequence[ShapedArray],
+        where: str | None = None,
     ) -> list[Tracer]:
-        """Append a node; its results as tracers."""
+        """Append a node; its results as tracers. Raises LeakedTracerError once tracing is over."""
+        if self.closed:
+            raise LeakedTracerError(
+                f"{primitive.name} at {where}: a value of the traced function {self.name} was used after its trace had ended; "
+                "return it instead of storing it"
+            )
         outputs = tuple(Variable(a) for a in avals)
-        self.nodes.append(Node(primitive, inputs, params, outputs))
+        self.nodes.append(Node(primitive, inputs, params, outputs, where))
         return [Tracer(self, o) for o in outputs]
 
     def live(self) -> Graph:
@@ -89,7 +101,7 @@ class Graph:
             if not needed.isdisjoint(node.outputs):
                 kept.append(node)
                 needed.update(node.inputs)
-        return Graph(self.name, list(self.inputs), kept[::-1], list(self.outputs))
+        return Graph(self.name, list(self.inputs), kept[::-1], list(self.outputs), self.lines, self.closed)
 
     def used_inputs(self) -> set[Atom]:
         """The inputs that a node or an output reads."""

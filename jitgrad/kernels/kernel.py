@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +34,15 @@ class Counters:
 
 counters = Counters()
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # another thread may hold the lock when the process forks
+    os.register_at_fork(after_in_child=_renew_lock)
 _entries: dict[tuple[str, str, tuple[str, ...]], Callable[..., Any]] = {}
 _results: list[Any] = []  # compiled code must outlive its entry point
 

@@ -211,6 +211,13 @@ def _where(function: Callable[..., Any]) -> str:
     return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
 
 
+def _public(name: str) -> str:
+    """How messages call a primitive: ``sum_over`` is part of ``sum``."""
+    for suffix in ("_over", "_to", "_view"):
+        name = name.removesuffix(suffix)
+    return name
+
+
 def _rule(
     name: str,
     transpose: Callable[..., Any] | None,
@@ -242,7 +249,7 @@ def view(
 
     def decorate(function: Callable[..., Any]) -> Primitive:
         rule = _rule(function.__name__, transpose, (0,), holes, contracts, None, None, None, (), nondiff)
-        return Primitive(function.__name__, View(function), rule, definition=_where(function))
+        return Primitive(_public(function.__name__), View(function), rule, definition=_where(function))
 
     return decorate
 
@@ -267,7 +274,9 @@ def host(
 
     def decorate(function: Callable[..., Any]) -> Primitive:
         rule = _rule(function.__name__, transpose, argnums, holes, contracts, transposes, vjp, jvp, constants, nondiff)
-        return Primitive(function.__name__, Host(function, infer), rule, outputs=outputs, definition=_where(function))
+        return Primitive(
+            _public(function.__name__), Host(function, infer), rule, outputs=outputs, definition=_where(function)
+        )
 
     return decorate
 
@@ -293,6 +302,6 @@ def reduction(
     def decorate(step: Callable[..., Any]) -> Primitive:
         rule = _rule(step.__name__, transpose, (0,), False, False, None, vjp, jvp, (), nondiff)
         impl = Reduce(start, step, finish, accumulator, result, needs_elements)
-        return Primitive(step.__name__, impl, rule, definition=_where(step))
+        return Primitive(_public(step.__name__), impl, rule, definition=_where(step))
 
     return decorate

@@ -222,7 +222,7 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
     graph = next(t._value.graph for t in operands if isinstance(t._value, Tracer))
     atoms = tuple([atom_of(t._value, graph, t) for t in operands])
     avals = [ShapedArray(a.shape, a.dtype, True) for a in infer(primitive, [t._aval for t in operands], params)]
-    tracers = graph.add(primitive, atoms, params, avals)
+    tracers = graph.add(primitive, atoms, params, avals, user_line() if graph.lines else None)
     results = tuple(make(t, t.aval) for t in tracers)
     if all(
         t._weak or (isinstance(t._value, np.ndarray) and not t.ndim and not t._value.flags.writeable) for t in operands

@@ -11,7 +11,7 @@ import numpy as np
 from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.core.aval import ShapedArray, is_float
 from jitgrad.core.graph import Tracer
-from jitgrad.errors import DtypeError, GradientWarning, GraphError, ShapeError
+from jitgrad.errors import DtypeError, GradientWarning, GraphError, ShapeError, TracedValueError, user_line
 
 __all__ = ["Tensor"]
 
@@ -243,8 +243,9 @@ class Tensor:
     def _array(self, what: str) -> np.ndarray[Any, Any]:
         """The ndarray behind an eager tensor."""
         if isinstance(self._value, Tracer):
-            raise GraphError(
-                f"{what} of a traced value: it has no number yet; keep the computation in jitgrad functions (jg.where)"
+            raise TracedValueError(
+                f"{what} of a traced value at {user_line()}: it stands for any number, so Python cannot decide on it. Choose "
+                "with jg.where(condition, a, b), or name the argument in static_argnums"
             )
         return self._value  # type: ignore[no-any-return]
 

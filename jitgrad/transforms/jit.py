@@ -135,7 +135,7 @@ class JitFunction:
 
     def _compile(self, arguments: Arguments) -> Compiled:
         name = "".join(c if c.isalnum() else "_" for c in getattr(self._function, "__name__", "function"))
-        graph = Graph(name)
+        graph = traced = Graph(name, lines=True)
         stand_ins = []
         for leaf, tensor in zip(arguments.leaves, arguments.tensors, strict=True):
             stand_in = wrap(graph.add_input(ShapedArray(tensor.shape, tensor.dtype, True)))
@@ -147,6 +147,7 @@ class JitFunction:
             result = self._function(*args, **kwargs)
         finally:
             grad_mode.reset(token)
+            traced.closed = True
         leaves, structure = flatten(result)
         rest: list[Any] = []
         for leaf in leaves:
