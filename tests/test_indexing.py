@@ -169,13 +169,25 @@ def test_repeated_indices_add_up_at_second_order() -> None:
     assert x.grad.tolist() == [18.0, 0.0, 18.0]
 
 
-def test_an_index_changed_later_in_jitgrad_does_not_move_the_gradient() -> None:
+@pytest.mark.parametrize("make", [jg.tensor, np.array])
+@pytest.mark.parametrize("use", [lambda x, i: x[i], lambda x, i: x[:, None][i], lambda x, i: jg.take(x, i)])
+def test_an_index_changed_later_does_not_move_the_gradient(make: Any, use: Any) -> None:
     x = jg.tensor([1.0, 2.0, 3.0], requires_grad=True)
-    index = jg.tensor([0, 1])
-    y = x[index]
+    index = make([0, 1])
+    y = use(x, index)
     index += 1
     y.sum().backward()
     assert x.grad.tolist() == [1.0, 1.0, 0.0]
+
+
+def test_an_index_changed_after_a_write_does_not_move_the_gradient() -> None:
+    x = jg.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    index = np.array([0, 1])
+    c = x * 1.0
+    c[index] = x[2]
+    index += 1
+    c.sum().backward()
+    assert x.grad.tolist() == [0.0, 0.0, 3.0]
 
 
 def test_no_index_costs_memory_of_the_size_of_the_array() -> None:

@@ -332,8 +332,9 @@ def add_at(x, positions, *, shape, axis):
 
 @host(infer=lambda x, *, extent, axis: make_aval(x.shape, INT64), nondiff=True)
 def bounded(x, *, extent, axis):
-    """Indices as non-negative int64 positions, checked against the extent of their axis."""
-    found = x.astype(np.int64) if x.dtype != INT64 else x
+    """Indices as non-negative int64 positions, checked against the extent of their axis; a copy, so that backward does
+    not depend on what becomes of the caller's array."""
+    found = x.astype(np.int64)
     if found.size:
         low, high = int(found.min()), int(found.max())
         if low < -extent or high >= extent:
