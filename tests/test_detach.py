@@ -1283,3 +1283,67 @@ class TestWhatCanRequireGrad:
     def test_root_class(self):
         for error in (NoGraphError, ReleasedGraphError, InPlaceError, ConversionError, DtypeError, ShapeError):
             assert issubclass(error, JitgradError)
+
+
+class TestUnderTransforms:
+    """The same rules under functional transforms, in reverse and forward mode; values by hand."""
+
+    @staticmethod
+    def _detached_square(x):
+        return x * x * x.detach()  # 2 x^2, then 2 x: the detached factor is a constant at every order
+
+    def test_detach(self):
+        f = self._detached_square
+        assert jg.grad(f)(3.0) == 18.0
+        assert jg.jvp(f, (3.0,), (1.0,)) == (27.0, 18.0)
+        value, pull = jg.vjp(f, 3.0)
+        assert value == 27.0
+        assert pull(1.0) == (18.0,)
+        assert jg.grad(jg.grad(f))(3.0) == 6.0  # the inner gradient is 2 x stop(x)
+        assert jg.hessian(f)(np.array(3.0)) == 6.0
+        assert jg.jacfwd(jg.jacfwd(f))(np.array(3.0)) == 6.0
+
+    def test_no_grad_outside_does_not_matter(self):
+        with jg.no_grad():
+            assert jg.grad(lambda x: x * x * x)(2.0) == 12.0
+            assert jg.jvp(lambda x: x * x * x, (2.0,), (1.0,)) == (8.0, 12.0)
+
+    def test_no_grad_inside_acts_as_stop_gradient(self):
+        def f(x):
+            with jg.no_grad():
+                y = x * x
+            return y * x
+
+        assert jg.grad(f)(2.0) == 4.0
+        assert jg.jvp(f, (2.0,), (1.0,)) == (8.0, 4.0)
+
+    def test_unused_argument(self):
+        """Functional transforms: zeros of its shape."""
+        first, second = jg.grad(lambda x, y: x * x, (0, 1))(3.0, np.ones((2, 3)))
+        assert first == 6.0
+        assert second.tolist() == [[0.0] * 3] * 2
+
+    def test_python_ints_become_floats(self):
+        gradient = jg.grad(lambda x: x**2)(3)
+        assert gradient == 6.0
+        assert type(gradient) is float
+
+    @pytest.mark.parametrize(
+        "lose",
+        [
+            lambda x: math.sin(x[0]),
+            lambda x: float(x[0]) * x.sum(),
+            lambda x: int(x[0]) * x.sum(),
+            lambda x: x.numpy().sum(),
+            lambda x: np.asarray(x).sum(),
+        ],
+    )
+    def test_silent_loss_raises(self, lose):
+        """Inside a functional transform, where the gradient would be lost silently: raises and names the way out."""
+        for transformed in (jg.grad(lose), lambda a: jg.jvp(lose, (a,), (np.ones(2),))):
+            with pytest.raises(ConversionError, match=r"detach\(\)"):
+                transformed(np.array([1.0, 2.0]))
+
+    def test_the_explicit_ways_out(self):
+        assert jg.grad(lambda x: x * x.item())(3.0) == 3.0
+        assert jg.grad(lambda x: x * jg.tensor(x.detach().numpy()))(3.0) == 3.0

@@ -755,6 +755,46 @@ class TestRefused:
         assert c.tolist() == [1.0, 8.0, 9.0]
 
 
+class TestArguments:
+    """An argument of a function under a transform is written: a private value changes, never the caller's memory."""
+
+    @staticmethod
+    def _write(x):
+        x[0] = x[1] * 5.0
+        x *= 2.0
+        return (x * x).sum()  # (10 b)^2 + (2 b)^2
+
+    def test_differentiated(self):
+        a = np.array([1.0, 2.0])
+        assert jg.grad(self._write)(a).tolist() == [0.0, 208.0 * 2.0]
+        value, moved = jg.jvp(self._write, (a,), (np.array([1.0, 10.0]),))
+        assert value == 104.0 * 4.0
+        assert moved == 208.0 * 2.0 * 10.0
+        assert a.tolist() == [1.0, 2.0]
+
+    def test_tensors(self):
+        t = leaf(1.0, 2.0)
+        assert jg.grad(self._write)(t).tolist() == [0.0, 416.0]
+        assert t.tolist() == [1.0, 2.0]
+        assert t.is_leaf
+        assert t._version == 0
+        assert t.grad is None
+
+    def test_not_differentiated(self):
+        a, b = np.array([1.0, 2.0]), np.array([3.0, 4.0])
+
+        def f(x, y):
+            y[0] = x[0] * 7.0
+            return (x * y).sum()  # 7 a^2 + 4 b
+
+        assert jg.grad(f)(a, b).tolist() == [14.0, 4.0]
+        assert b.tolist() == [3.0, 4.0]
+
+    def test_second_order(self):
+        hessian = jg.hessian(self._write)(np.array([1.0, 2.0]))
+        assert hessian.tolist() == [[0.0, 0.0], [0.0, 208.0]]
+
+
 # --------------------------------------------------------------------------- random programs of views and writes
 
 _VIEWS = [
