@@ -497,7 +497,8 @@ def cofactors_change(a, e):
 
 # --------------------------------------------------------------------------- Cholesky
 
-# Of a matrix that is clearly not symmetric, or stored as one triangle, the symmetric part is not what was meant: an error.
+# Of a matrix that is clearly not symmetric, or stored as one triangle, the symmetric part is not what was meant: an
+# error.
 # The bounds let rounding and the steps of numerical differentiation pass.
 
 
