@@ -155,7 +155,7 @@ def sum_to(g: Value, shape: tuple[int, ...]) -> Value:
 
 # --------------------------------------------------------------------------- basic indices
 
-BasicIndex: TypeAlias = tuple[int | None | tuple[int | None, int | None, int | None], ...]
+BasicIndex: TypeAlias = tuple[int | tuple[int | None, int | None, int | None] | None, ...]
 """A hashable basic index: ints, None for a new axis, and (start, stop, step) for slices."""
 
 
