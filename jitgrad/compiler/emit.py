@@ -70,6 +70,10 @@ class Emitted:
     numbers: list[float]
     outputs: list[Buffer]
     temporaries: list[Buffer]
+    body: list[str]  # the lines after the arguments are read
+    helpers: str
+    shapes: list[tuple[str, ...]]  # of outputs and temporaries, in symbols of extents
+    formulas: list[str | None]
     returned: int | None  # the number of the result that the kernel returns instead of writing it
     signature: tuple[str, ...]
 
@@ -97,6 +101,7 @@ class _Emitter:
         self.outputs: list[Buffer] = []
         self.returned: int | None = None
         self.temporaries: list[Buffer] = []
+        self.temporary_shapes: list[tuple[str, ...]] = []
         self.counter = 0
         self.wide: dict[Variable, str] = {}  # float64 accumulators of float32 results
         # state of the loop that is being written
@@ -127,11 +132,12 @@ class _Emitter:
                 self.names[atom] = buffer.name
         for variable in self.plan.memory:
             if variable not in self.names and not self._is_local(variable):
-                self.names[variable] = self._temporary(variable.aval.dtype, variable.aval.shape)
+                self.names[variable] = self._temporary(variable.aval.dtype, variable)
 
-    def _temporary(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    def _temporary(self, dtype: np.dtype[Any], like: Variable) -> str:
         name = f"tmp{len(self.temporaries)}"
-        self.temporaries.append(Buffer(name, dtype, shape))
+        self.temporaries.append(Buffer(name, dtype, like.aval.shape))
+        self.temporary_shapes.append(self.extents.shape(like))
         return name
 
     def _is_local(self, variable: Variable) -> bool:
@@ -277,7 +283,7 @@ class _Emitter:
         if primitive is diagonal_view:
             offset = params["offset"]
             rest = iter(index[:-1])
-            shift = self.extents.number(abs(offset)) if offset else "0"
+            shift = self.extents.number(abs(offset), f"{abs(offset)}") if offset else "0"
             row = _sum(index[-1], shift if offset < 0 else "0")
             column = _sum(index[-1], shift if offset > 0 else "0")
             axes = {params["axis1"] % x.aval.ndim: row, params["axis2"] % x.aval.ndim: column}
@@ -322,14 +328,16 @@ class _Emitter:
             extent = x.aval.shape[i]
             if not isinstance(entry, tuple):
                 at = entry + extent if entry < 0 else entry
-                found[i] = self.extents.number(at) if at else "0"
+                n = self.extents.symbol(x, i)
+                found[i] = self.extents.number(at, f"{n} - {-entry}" if entry < 0 else f"{entry}") if at else "0"
                 continue
             assert j is not None
             start, _, step = slice(*entry).indices(extent)
             if extent == 1:
                 continue
             moved = index[j] if step == 1 else f"({index[j]}) * {step}" if index[j] != "0" else "0"
-            found[i] = _sum(self.extents.number(start) if start else "0", moved)
+            formula = f"slice_start({', '.join(map(repr, entry))}, {self.extents.symbol(x, i)})"
+            found[i] = _sum(self.extents.number(start, formula) if start else "0", moved)
         return tuple(found)
 
     # ----------------------------------------------------------------- loops
@@ -420,7 +428,10 @@ class _Emitter:
         split = len(running) - len(summed)
         if running[split:] == summed:  # the reduced axes are the innermost ones: a local accumulator
             total = self.fresh("sum")
-            begin, end = (before, after) if split == 0 else rows.setdefault(split, ([], []))
+            if not summed and running:  # every element is a result of its own
+                begin = end = self.body
+            else:
+                begin, end = (before, after) if split == 0 else rows.setdefault(split, ([], []))
             begin.append(f"{total} = {start}")
             self.body += inline(impl.step, [total, value], total, kind)
             self._finish(sink.target, total, count, impl, end, kept)
@@ -428,7 +439,7 @@ class _Emitter:
         target = sink.target
         name = self.names[target]
         if accumulator != target.aval.dtype:
-            name = self._temporary(accumulator, target.aval.shape)
+            name = self._temporary(accumulator, target)
         size = " * ".join(n for n in self.extents.shape(target) if n != "1") or "1"
         before += [f"for j in range({size}):", f"    store({name}, j, {start})"]
         position = self._own_position(target, kept)
@@ -483,8 +494,10 @@ class _Emitter:
         value = self.element(x, index)
         if node.primitive is join:
             axis = node.params["axis"]
-            start = sum(p.aval.shape[axis] for p in node.inputs[: sink.part])
-            at = _sum(self.extents.number(start) if start else "0", index[axis])
+            before_it = node.inputs[: sink.part]
+            start = sum(p.aval.shape[axis] for p in before_it)
+            formula = " + ".join(self.extents.symbol(p, axis) for p in before_it)
+            at = _sum(self.extents.number(start, formula) if start else "0", index[axis])
             place_at = tuple(at if k == axis else i for k, i in enumerate(index))
             self.body.append(f"store({name}, {self._own_position(out, place_at)}, {value})")
             return
@@ -534,6 +547,7 @@ class _Emitter:
         arguments += [f"b{k}" for k in range(len(self.captured))]
         arguments += ["extents", "numbers"]
         arguments += [b.name for b in (*written, *self.temporaries)]
+        shapes = [self.extents.shape(a) for a in self.graph.outputs] + self.temporary_shapes
         head = [f"n{k} = load(extents, {k})" for k in range(len(self.extents.values))]
         head += [f"c{k} = load(numbers, {k})" for k in range(len(self.numbers))]
         text = "".join(f"{source}\n" for source in self.helpers.values())
@@ -552,6 +566,10 @@ class _Emitter:
             self.numbers,
             self.outputs,
             self.temporaries,
+            lines,
+            "".join(f"{source}\n" for source in self.helpers.values()),
+            shapes,
+            self.extents.formulas,
             self.returned,
             tuple(codes),
         )

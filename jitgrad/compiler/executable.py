@@ -23,7 +23,9 @@ class FusedStep:
 
     def __init__(self, name: str, graph: Graph) -> None:
         self.graph = graph
-        self.emitted: Emitted = emit(name, plan(graph.verify()))
+        planned = plan(graph.verify())
+        self.input_symbols = [planned.extents.shape(v) for v in graph.inputs]
+        self.emitted: Emitted = emit(name, planned)
         emitted = self.emitted
         self.entry = entry_point(name, emitted.source, emitted.signature)
         self.extents = np.array(emitted.extents, np.int64)
@@ -131,6 +133,8 @@ class Executable:
     def _add_fused(self, nodes: list[Node], number: int) -> None:
         made = {v for n in nodes for v in n.outputs}
         inputs = list(dict.fromkeys(a for n in nodes for a in n.inputs if isinstance(a, Variable) and a not in made))
+        if len(nodes) == len(self.graph.nodes):  # the whole program: it takes the arguments as they come
+            inputs = list(self.graph.inputs)
         inside = {id(n) for n in nodes}
         read = {a for n in self.graph.nodes if id(n) not in inside for a in n.inputs} | set(self.graph.outputs)
         outputs: list[Atom] = [v for n in nodes for v in n.outputs if v in read]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
+from jitgrad.core.graph import Atom, Constant, Extent, Graph, Node, Variable
 from jitgrad.core.primitive import Elementwise, Host
 from jitgrad.eager import run
 from jitgrad.ops.elementwise import multiply, negative
@@ -32,7 +32,11 @@ def _rewritten(graph: Graph, visit: Callable[[Node], list[Atom] | None]) -> Grap
     nodes = []
     for node in graph.nodes:
         node = Node(
-            node.primitive, tuple([instead.get(a, a) for a in node.inputs]), node.params, node.outputs, node.where
+            node.primitive,
+            tuple([instead.get(a, a) for a in node.inputs]),
+            _moved(node.params, instead),
+            node.outputs,
+            node.where,
         )
         found = visit(node)
         if found is None:
@@ -40,6 +44,21 @@ def _rewritten(graph: Graph, visit: Callable[[Node], list[Atom] | None]) -> Grap
         else:
             instead.update(zip(node.outputs, found, strict=True))
     return Graph(graph.name, list(graph.inputs), nodes, [instead.get(a, a) for a in graph.outputs])
+
+
+def _moved(params: dict[str, Any], instead: dict[Atom, Atom]) -> dict[str, Any]:
+    """The parameters, with extents that now belong to the values put in place of others."""
+    shape = params.get("shape")
+    if shape is None or not any(isinstance(n, Extent) and n.atom in instead for n in shape):
+        return params
+    return {**params, "shape": tuple([_moved_extent(n, instead) for n in shape])}
+
+
+def _moved_extent(n: int, instead: dict[Atom, Atom]) -> int:
+    if not isinstance(n, Extent) or n.atom not in instead:
+        return n
+    atom = instead[n.atom]
+    return Extent(n, atom, n.axis) if atom.aval.ndim > n.axis and atom.aval.shape[n.axis] == n else int(n)
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -71,6 +90,9 @@ def erase_identities(graph: Graph) -> Graph:
         before = made_by.get(x)
         if isinstance(primitive.impl, Elementwise):
             node.inputs = _unexpanded(node, made_by)
+            if _compute_repeated_number(node, made_by):
+                made_by[node.outputs[0]] = node
+                return None
             x = node.inputs[0]
         if primitive in (stop_gradient_view, copy_of):
             return [x]
@@ -113,6 +135,27 @@ def _unexpanded(node: Node, made_by: dict[Atom, Node]) -> tuple[Atom, ...]:
         if isinstance(source, Constant) and source.is_literal and whole:
             inputs[i] = source
     return tuple(inputs)
+
+
+def _compute_repeated_number(node: Node, made_by: dict[Atom, Node]) -> bool:
+    """Turn a node whose operands are plain numbers, some of them repeated, into one repeated number."""
+    numbers, shape = [], None
+    for atom in node.inputs:
+        if isinstance(atom, Constant) and atom.is_literal:
+            numbers.append(atom)
+            continue
+        before = made_by.get(atom)
+        if before is None or before.primitive is not expand or not isinstance(before.inputs[0], Constant):
+            return False
+        if not before.inputs[0].is_literal or atom.aval.shape != node.outputs[0].aval.shape:
+            return False
+        numbers.append(before.inputs[0])
+        shape = before.params["shape"]
+    if shape is None:
+        return False
+    value = run(node.primitive, [a.value for a in numbers], node.params)
+    node.primitive, node.inputs, node.params = expand, (Constant(value),), {"shape": shape}
+    return True
 
 
 def common_subexpressions(graph: Graph) -> Graph:

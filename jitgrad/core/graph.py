@@ -12,7 +12,7 @@ from jitgrad.core.aval import ShapedArray, make_aval
 from jitgrad.core.primitive import Primitive
 from jitgrad.errors import GraphError, LeakedTracerError
 
-__all__ = ["Atom", "Constant", "Graph", "Node", "Tracer", "Variable"]
+__all__ = ["Atom", "Constant", "Extent", "Graph", "Node", "Tracer", "Variable"]
 
 
 class Variable:
@@ -22,6 +22,23 @@ class Variable:
 
     def __init__(self, aval: ShapedArray) -> None:
         self.aval = aval
+
+
+class Extent(int):
+    """An extent that remembers whose it is: the shape of a traced value is made of these, so that a shape which one
+    operation takes from another value stays symbolic. Arithmetic on it gives a plain int."""
+
+    atom: Atom
+    axis: int
+
+    def __new__(cls, value: int, atom: Atom, axis: int) -> Extent:
+        made = super().__new__(cls, value)
+        made.atom = atom
+        made.axis = axis
+        return made
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
 
 
 class Constant:

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
+_LOOP_NAMES: Final = frozenset({"n", "i", "row", "out", "g", "result"})  # what emitted loops call their own
 _MOST_PLANS: Final = 2048  # a primitive; plans are small, and forgetting them costs microseconds each
 _planned: set[Primitive] = set()
 
@@ -183,7 +184,8 @@ def forward_kernel(primitive: Primitive, dtypes: Sequence[np.dtype[Any]], result
 def operand_names(primitive: Primitive) -> list[str]:
     """The operands as the body of the operation calls them."""
     assert isinstance(primitive.impl, Elementwise)
-    return list(inspect.signature(primitive.impl.body).parameters)
+    names = inspect.signature(primitive.impl.body).parameters
+    return [f"{n}_" if n in _LOOP_NAMES else n for n in names]
 
 
 def elementwise_entry(

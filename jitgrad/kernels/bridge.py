@@ -72,6 +72,11 @@ _self_test()
 _settle_malloc()
 
 
+def namespace() -> dict[str, Any]:
+    """What the names in kernels mean."""
+    return dict(_NAMESPACE)
+
+
 def versions() -> dict[str, str]:
     """Versions of everything that a compiled kernel depends on."""
     return {
@@ -110,12 +115,12 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> CompileResult:
     """Compile the function ``name`` of ``source`` for argument codes; ``r:DTYPE`` at the end: it returns a number."""
     filename = f"<jitgrad kernel {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace = dict(_NAMESPACE)
-    before = set(namespace)
-    exec(compile(source, filename, "exec"), namespace)
-    for helper in namespace.keys() - before - {name}:  # functions that the kernel calls
-        if isinstance(namespace[helper], FunctionType):
-            namespace[helper] = numba.njit(error_model="numpy", no_cpython_wrapper=True)(namespace[helper])
+    names = namespace()
+    before = set(names)
+    exec(compile(source, filename, "exec"), names)
+    for helper in names.keys() - before - {name}:  # functions that the kernel calls
+        if isinstance(names[helper], FunctionType):
+            names[helper] = numba.njit(error_model="numpy", no_cpython_wrapper=True)(names[helper])
     flags = Flags()
     flags.nrt = True
     flags.error_model = "numpy"
@@ -126,7 +131,7 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> CompileResult:
     target.refresh()
     arguments = tuple([_argument(code) for code in signature if not code.startswith("r:")])
     result = getattr(types, signature[-1][2:]) if signature[-1].startswith("r:") else types.none
-    return compile_extra(typing, target, namespace[name], arguments, result, flags, {})
+    return compile_extra(typing, target, names[name], arguments, result, flags, {})
 
 
 def serialize(result: CompileResult) -> bytes:

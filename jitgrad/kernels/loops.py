@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core.aval import BOOL, FLOAT32
+from jitgrad.core.aval import BOOL, FLOAT32, INT64
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.core.primitive import Elementwise, Reduce
 from jitgrad.errors import DefinitionError
@@ -48,6 +48,8 @@ def node_lines(node: Node, arguments: Sequence[str], target: str) -> list[str]:
         lines[-1] = f"{target} = float32({value})"
     elif out.aval.dtype == BOOL:
         lines[-1] = f"{target} = boolean({value})"
+    elif out.aval.dtype.kind in "iu" and out.aval.dtype != INT64:  # integers wrap around at their own width
+        lines[-1] = f"{target} = {out.aval.dtype.name}({value})"
     return lines
 
 

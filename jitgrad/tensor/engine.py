@@ -11,14 +11,14 @@ import numpy as np
 from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.autodiff.reverse import fingerprints
 from jitgrad.core.aval import FLOAT64, FLOATS, ShapedArray, aval_of, check_dtype, make_aval, result_dtype
-from jitgrad.core.graph import Constant, Tracer
+from jitgrad.core.graph import Constant, Extent, Tracer
 from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode
 from jitgrad.core.primitive import Elementwise, Primitive, View
 from jitgrad.core.trace import atom_of
 from jitgrad.eager import Plan, plan_for, recorder_for
-from jitgrad.errors import DtypeError, ShapeError, user_line
+from jitgrad.errors import DefinitionError, DtypeError, ShapeError, user_line
 from jitgrad.ops.linear import convert, stack_values
 from jitgrad.tensor.storage import link_view, share_memory
 from jitgrad.tensor.tensor import Tensor, make
@@ -31,9 +31,15 @@ _SCALARS: Final = (bool, int, float)
 def wrap(data: Any) -> Tensor:
     """An untracked tensor on an ndarray or a tracer, as it is."""
     if isinstance(data, Tracer):
-        aval = data.aval  # never an interned one, by which plans for arrays would be found
-        return make(data, ShapedArray(aval.shape, aval.dtype, True))
+        return make(data, _traced_aval(data))
     return make(data, aval_of(data))
+
+
+def _traced_aval(tracer: Tracer) -> ShapedArray:
+    """The aval of a traced value: never an interned one, by which plans for arrays would be found, and with extents
+    that remember whose they are."""
+    aval, atom = tracer.aval, tracer.variable
+    return ShapedArray(tuple([Extent(n, atom, i) for i, n in enumerate(aval.shape)]), aval.dtype, True)
 
 
 def as_tensor(obj: Any, what: str = "argument") -> Tensor:
@@ -198,6 +204,8 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
     result._value = found
     aval = plan.aval
     if aval is None:
+        if type(found) is not np.ndarray:  # a kernel would read a NumPy scalar as if it were an array
+            raise DefinitionError(f"{primitive.name} must give an ndarray, not {type(found).__name__}")
         aval = aval_of(found)
         if plan.settled:
             plan.aval = aval
@@ -223,7 +231,7 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
     atoms = tuple([atom_of(t._value, graph, t) for t in operands])
     avals = [ShapedArray(a.shape, a.dtype, True) for a in infer(primitive, [t._aval for t in operands], params)]
     tracers = graph.add(primitive, atoms, params, avals, user_line() if graph.lines else None)
-    results = tuple(make(t, t.aval) for t in tracers)
+    results = tuple([make(t, _traced_aval(t)) for t in tracers])
     if all(
         t._weak or (isinstance(t._value, np.ndarray) and not t.ndim and not t._value.flags.writeable) for t in operands
     ):

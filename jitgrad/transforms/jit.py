@@ -11,13 +11,14 @@ import numpy as np
 
 from jitgrad.autodiff.node import GradNode
 from jitgrad.compiler.executable import Executable
+from jitgrad.compiler.interop import function_source
 from jitgrad.compiler.passes import simplify
 from jitgrad.core.aval import ShapedArray, aval_of, make_aval
 from jitgrad.core.graph import Constant, Graph
 from jitgrad.core.modes import grad_mode
 from jitgrad.core.trace import atom_of
 from jitgrad.errors import UnsupportedError
-from jitgrad.kernels.kernel import kernel_mode
+from jitgrad.kernels.kernel import dispatcher, kernel_mode
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.engine import wrap
 from jitgrad.tensor.tensor import make
@@ -52,6 +53,7 @@ class JitFunction:
         self._static_names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         self._compiled: dict[Any, Compiled] = {}
         self._fast: dict[Any, Callable[..., Any]] = {}
+        self._dispatchers: dict[Any, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:  # the usual case: contiguous ndarrays, nothing to record
@@ -178,6 +180,36 @@ class JitFunction:
             if tensor.dtype.kind == "f":
                 tensor._edge, tensor._slot = node, slot
         return tensors
+
+    # ----------------------------------------------------------------- Numba
+
+    def njit(self, *args: Any, freeze: bool = False) -> Any:
+        """This function as an ordinary Numba function, for your own ``@njit`` code.
+
+        Compiled for the dtypes and ranks of the example arguments (arrays and numbers); other extents are fine where the
+        Python code did not read them, else the function raises ValueError at run time. The same arguments give the same
+        object. Captured arrays are refused unless ``freeze=True`` copies them in.
+
+        Raises UnsupportedError where the function cannot be one kernel.
+        """
+        arguments = self._bind(args, {})
+        compiled = self._lookup(arguments)
+        key = (freeze, *((t.dtype, t.ndim, tuple(n == 1 for n in t.shape)) for t in arguments.tensors))
+        found = self._dispatchers.get(key)
+        if found is None:
+            if any(leaf is not None for leaf in compiled.leaves):
+                raise UnsupportedError(f"{self.__name__}: a result that is no array or number cannot leave compiled code")  # type: ignore[attr-defined]
+
+            def template(names: list[str]) -> str:
+                text = _template(compiled.structure.unflatten([_Slot(n) for n in names]))
+                if text is None:
+                    raise UnsupportedError("njit: results must be arrays and numbers in tuples or lists")
+                return text
+
+            name = compiled.executable.name.removesuffix("_kernel")
+            source, constants = function_source(name, compiled.executable, template, freeze)
+            found = self._dispatchers[key] = dispatcher(name, source, constants)
+        return found
 
     # ----------------------------------------------------------------- seeing what it did
 
