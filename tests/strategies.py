@@ -93,8 +93,10 @@ _FORMULAS = ((1 / 2,), (2 / 3, -1 / 12), (3 / 4, -3 / 20, 1 / 60), (4 / 5, -1 / 
 _STEPS = (1e-2, 3e-3, 1e-3, 1e-4, 1e-5)
 
 
-def directional_derivative(f: Callable[[float], float]) -> tuple[float, float]:
+def directional_derivative(f: Callable[[float], float], precision: float = 4e-16) -> tuple[float, float]:
     """df/dt at t = 0 and a bound for its error, from the best of several step sizes.
+
+    ``precision``: relative accuracy of the values of ``f``.
 
     The error of an estimate is taken from the formula of the next lower order, so that a kink within reach of a step
     shows: the caller must reject points where the error is not small.
@@ -105,7 +107,7 @@ def directional_derivative(f: Callable[[float], float]) -> tuple[float, float]:
         *_, sixth, eighth = (sum(w * d for w, d in zip(row, differences, strict=False)) / h for row in _FORMULAS)
         size = max((abs(d) for d in differences), default=0.0)
         # what rounding in f contributes cannot be seen in the difference of the two formulas alone
-        bound = abs(eighth - sixth) + 4e-16 * (abs(f(h)) + size) / h
+        bound = abs(eighth - sixth) + precision * (abs(f(h)) + size) / h
         if bound < error:
             best, error = eighth, bound
         if error < 1e-10 * max(1.0, abs(best)):
@@ -114,5 +116,12 @@ def directional_derivative(f: Callable[[float], float]) -> tuple[float, float]:
 
 
 def random_directions(rng: np.random.Generator, arrays: Sequence[Array]) -> list[Array]:
-    """A direction for each array."""
-    return [rng.uniform(-1.0, 1.0, a.shape) for a in arrays]
+    """A direction for each array; symmetric ones for symmetric matrices, on which an operation may insist."""
+    return [_like(a, rng.uniform(-1.0, 1.0, a.shape)) for a in arrays]
+
+
+def _like(array: Array, direction: Array) -> Array:
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] < 2:
+        return direction
+    turned = np.swapaxes(array, -1, -2)
+    return (direction + np.swapaxes(direction, -1, -2)) / 2 if np.array_equal(array, turned) else direction

@@ -1,8 +1,8 @@
 """The same properties for every operation there is: values against NumPy, derivatives against their definition.
 
-An operation is tested because its block exists. Blocks say where to sample (``domain``, ``samples``) and what to compare
-with (``reference``); everything else is here. Most tests run kernels as plain Python, so that they cost no compilation;
-the tests at the end do the same with compiled kernels.
+An operation is tested because its block exists. Blocks say where to sample (``domain``, ``samples``) and what to
+compare with (``reference``); everything else is here. Most tests run kernels as plain Python, so that they cost no
+compilation; the tests at the end do the same with compiled kernels.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import pytest
 import scipy.special
 from hypothesis import assume, currently_in_test_context, given
 from hypothesis import strategies as st
-from strategies import LAYOUTS, directional_derivative, examples, kernels, laid_out, layouts, random_directions, seeds
+from strategies import directional_derivative, examples, kernels, laid_out, layouts, random_directions, seeds
 
 import jitgrad as jg
 from jitgrad.autodiff.forward import push
-from jitgrad.core.trace import trace
 from jitgrad.core.aval import aval_of
 from jitgrad.core.primitive import Elementwise, Partials
+from jitgrad.core.trace import trace
 from jitgrad.errors import JitgradError
 from jitgrad.kernels import kernel
 from jitgrad.ops.blocks import Domain, Operation
@@ -228,6 +228,8 @@ def check_forward(call: Sample, dtype: Any, how: Sequence[str] | None = None) ->
             assert value.dtype == result.dtype, what
             # float32 stays float32, also where the reference computes in float64
             allowed = {wanted} | ({np.dtype(np.float32)} if dtype == np.float32 and wanted.kind == "f" else set())
+            if wanted.kind == "i" and not is_elementwise(op):
+                allowed.add(np.dtype(np.int64))  # LAPACK's counts are int32 in NumPy
             assert value.dtype in allowed, f"{what}: dtype {value.dtype}, expected {wanted}"
         assert_close(value, expected, value.dtype if value.dtype.kind == "f" else dtype, is_elementwise(op), what)
     for now, before in zip(placed, kept, strict=True):
@@ -279,18 +281,32 @@ def inner(us: Sequence[Array], vs: Sequence[Array]) -> float:
     return math.fsum(float(np.sum(u * v)) for u, v in zip(us, vs, strict=True))
 
 
-def derivative_along(call: Sample, f: Callable[[Sample], float], direction: Sequence[Array]) -> float:
+def largest(*arrays: Array) -> float:
+    """The largest absolute value, but at least 1."""
+    return max(1.0, *(float(np.abs(a).max(initial=0.0)) for a in arrays))
+
+
+def slack(us: Sequence[Array]) -> float:
+    """By how much tolerances grow where results are float32 although the operands are float64."""
+    return 1e4 if any(u.dtype == np.float32 for u in us) else 1.0
+
+
+def derivative_along(
+    call: Sample, f: Callable[[Sample], float], direction: Sequence[Array], looser: float = 1.0
+) -> float:
     """The derivative of ``f`` of a call along a direction; rejects points that are too near to a kink for it."""
     arrays = differentiable_arrays(call)
 
     def along(t: float) -> float:
-        return f(with_differentiable(call, [a + t * d for a, d in zip(arrays, direction, strict=True)]))
+        return f(with_differentiable(call, [np.asarray(a + t * d) for a, d in zip(arrays, direction, strict=True)]))
 
-    value, error = directional_derivative(along)
-    accurate = error < 1e-8 * max(1.0, abs(value))
+    value, error = directional_derivative(along, 4e-16 if looser == 1.0 else EPS32)
+    accurate = error < 1e-8 * looser * max(1.0, abs(value))
     if currently_in_test_context():
         assume(accurate)
-    assert accurate, f"{call.op.name} {call.kwargs}: a sample is at a point where the derivative does not exist\n{arrays}"
+    assert accurate, (
+        f"{call.op.name} {call.kwargs}: a sample is at a point where the derivative does not exist\n{arrays}"
+    )
     return value
 
 
@@ -362,6 +378,10 @@ def test_all_samples(name: str) -> None:
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, np.inf, -np.inf, np.nan, 5e-324, -1e-310, 1e300, -1e300, 710.0, -750.0]
 
 
+EITHER_ZERO = {"maximum", "minimum", "fmax", "fmin"}
+"""Of 0.0 and -0.0 NumPy gives the one or the other, depending on the CPU and the position."""
+
+
 def special_grid(op: Operation[..., Any], dtype: Any) -> Sample:
     """Every combination of special values."""
     assert op.primitive is not None
@@ -374,7 +394,9 @@ def special_grid(op: Operation[..., Any], dtype: Any) -> Sample:
     supply = iter(grid)
     shape = grid[0].shape
     coin = np.arange(grid[0].size).reshape(shape) % 3 == 0
-    return Sample(op, tuple(coin.copy() if i in impl.fixed else np.ascontiguousarray(next(supply)) for i in range(impl.arity)))
+    return Sample(
+        op, tuple(coin.copy() if i in impl.fixed else np.ascontiguousarray(next(supply)) for i in range(impl.arity))
+    )
 
 
 def check_special_values(name: str) -> None:
@@ -399,7 +421,7 @@ def check_special_values(name: str) -> None:
                 assert np.isnan(e) == np.isnan(a), what
             elif np.isinf(e) or np.isinf(a) or e == 0:
                 assert a == e, what
-                assert np.signbit(a) == np.signbit(e), what
+                assert np.signbit(a) == np.signbit(e) or (name in EITHER_ZERO and a == 0), what
             else:
                 tiny = 1e-37 if dtype == np.float32 else 1e-307
                 assert abs(a - e) <= (16 * EPS32 if dtype == np.float32 else 1e-14) * abs(e) + tiny, what
@@ -418,7 +440,11 @@ def test_special_values(name: str) -> None:
     check_special_values(name)
 
 
-@each([n for n in SAMPLED if n not in ELEMENTWISE and ALL[n].namespace != "linalg"])
+def takes_float_arrays(name: str) -> bool:
+    return any(a.size for call in samples(name) for a in call.arrays)
+
+
+@each([n for n in SAMPLED if n not in ELEMENTWISE and ALL[n].namespace != "linalg" and takes_float_arrays(n)])
 @given(data=st.data())
 @examples(8)
 @pytest.mark.usefixtures("python_kernels")
@@ -473,7 +499,7 @@ def test_integers_and_bools(name: str, data: st.DataObject) -> None:
         what = f"{name} of {whole.args} {call.kwargs}"
         if e.dtype.kind == "f":
             assert a.dtype.kind == "f", what
-        elif e.ndim or isinstance(impl, Elementwise):
+        elif e.size:  # of empty arrays NumPy sometimes keeps the integer dtype
             assert a.dtype == e.dtype, f"{what}: dtype {a.dtype}, expected {e.dtype}"
         assert_close(a, e, a.dtype if a.dtype.kind == "f" else np.float64, is_elementwise(op), what)
 
@@ -538,11 +564,11 @@ def check_gradient(call: Sample, rng: np.random.Generator) -> None:
         return inner(us, [y._value for y in float_results(moved())])
 
     for direction in axis_directions(rng, arrays):
-        expected = derivative_along(call, f, direction)
+        expected = derivative_along(call, f, direction, slack(us))
         actual = inner(gradients, direction)
         scale = max(1.0, abs(expected), inner(map(np.abs, gradients), map(np.abs, direction)))  # type: ignore[arg-type]
         where = [i for i, d in enumerate(direction) if d.any()]
-        assert abs(actual - expected) <= 1e-7 * scale, (
+        assert abs(actual - expected) <= 1e-7 * slack(us) * scale, (
             f"{call.op.name} {call.kwargs}, gradient of operand {where}: {actual}, finite differences: {expected}\n"
             f"operands {arrays}\ncotangents {us}\ngradients {gradients}"
         )
@@ -577,8 +603,8 @@ def test_gradient_is_linear_in_the_cotangent_and_modifies_nothing(name: str, dat
     of_u, of_v = gradient(u), gradient(v)
     of_both = gradient([3.0 * a - b for a, b in zip(u, v, strict=True)])
     for a, b, both in zip(of_u, of_v, of_both, strict=True):
-        scale = max(1.0, *np.abs(a).ravel(), *np.abs(b).ravel())
-        np.testing.assert_allclose(both, 3.0 * a - b, rtol=0, atol=1e-12 * scale, err_msg=name)
+        scale = largest(a, b)
+        np.testing.assert_allclose(both, 3.0 * a - b, rtol=0, atol=1e-12 * slack(u) ** 2 * scale, err_msg=name)
     for leaf, old in zip(leaves, before, strict=True):
         np.testing.assert_array_equal(leaf._value, old, err_msg=f"{name}: backward modified an operand")
     for y, old in zip(results, values, strict=True):
@@ -607,7 +633,9 @@ def jvp(call: Sample, tangents: Sequence[Array]) -> tuple[list[Tensor], list[Arr
 
     graph = trace(f, [aval_of(a) for a in arrays], call.op.name).verify()
     primals, moved = push(graph, [jg.tensor(a) for a in arrays], [jg.tensor(t) for t in tangents])
-    return primals, [np.zeros(p.shape, p.dtype) if m is None else m.numpy() for p, m in zip(primals, moved, strict=True)]
+    return primals, [
+        np.zeros(p.shape, p.dtype) if m is None else m.numpy() for p, m in zip(primals, moved, strict=True)
+    ]
 
 
 @each(DIFFERENTIABLE)
@@ -632,7 +660,9 @@ def test_forward_mode_is_the_transpose_of_reverse_mode(name: str, data: st.DataO
         inner([np.abs(u) for u in us], [np.abs(m) for m in moved]),
         inner([np.abs(g) for g in gradients], [np.abs(v) for v in vs]),
     )
-    assert abs(forward - reverse) <= 1e-11 * scale, f"{name} {call.kwargs}: <u, Jv> = {forward}, <Jtu, v> = {reverse}"
+    assert abs(forward - reverse) <= 1e-11 * slack(us) ** 2 * scale, (
+        f"{name} {call.kwargs}: <u, Jv> = {forward}, <Jtu, v> = {reverse}"
+    )
 
 
 # --------------------------------------------------------------------------------------------- second derivatives
@@ -664,10 +694,9 @@ def check_second(call: Sample, rng: np.random.Generator) -> None:
         x.grad = None
     for g, same in zip(first, plain, strict=True):
         if g is not None:
-            scale = max(1.0, *np.abs(same).ravel())
-            np.testing.assert_allclose(
-                g.numpy(force=True), same, rtol=0, atol=1e-12 * scale, err_msg=f"{call.op.name}: create_graph changes the gradient"
-            )
+            scale = largest(same)
+            changed = f"{call.op.name}: create_graph changes the gradient"
+            np.testing.assert_allclose(g.numpy(force=True), same, rtol=0, atol=1e-12 * scale, err_msg=changed)
     for g, w in zip(first, ws, strict=True):
         if g is not None and g.requires_grad:
             g.backward(w, retain_graph=True)
@@ -677,10 +706,10 @@ def check_second(call: Sample, rng: np.random.Generator) -> None:
         return inner(vjp(moved, us), ws)
 
     for direction in axis_directions(rng, arrays):
-        expected = derivative_along(call, f, direction)
+        expected = derivative_along(call, f, direction, slack(us))
         actual = inner(second, direction)
         scale = max(1.0, abs(expected), inner([np.abs(s) for s in second], [np.abs(d) for d in direction]))
-        assert abs(actual - expected) <= 1e-6 * scale, (
+        assert abs(actual - expected) <= 1e-6 * slack(us) * scale, (
             f"{call.op.name} {call.kwargs}: second derivative {actual}, finite differences of the first: {expected}\n"
             f"operands {arrays}\ncotangents {us}\nfunctional {ws}"
         )
@@ -688,8 +717,10 @@ def check_second(call: Sample, rng: np.random.Generator) -> None:
     _, moved = jvp(call, ws)
     for u, m in zip(u_leaves, moved, strict=True):
         got = np.zeros(m.shape) if u.grad is None else u.grad.numpy(force=True)
-        scale = max(1.0, *np.abs(m).ravel())
-        np.testing.assert_allclose(got, m, rtol=0, atol=1e-10 * scale, err_msg=f"{call.op.name}: forward by double reverse")
+        scale = largest(m)
+        np.testing.assert_allclose(
+            got, m, rtol=0, atol=1e-10 * slack(us) * scale, err_msg=f"{call.op.name}: forward by double reverse"
+        )
 
 
 # --------------------------------------------------------------------------------------------- compiled kernels

@@ -1,0 +1,469 @@
+"""Random programs of views, detached aliases, in-place writes and backward, against dual numbers on NumPy's memory.
+
+The oracle keeps, for every tensor, a value array and a Jacobian array with the derivatives by all leaves. Both are real
+NumPy arrays with real aliasing: a view of one is the same view of the other, so that an in-place write reaches base and
+views by itself. A detached alias shares the value and has a Jacobian of its own. Every operation updates both at the
+moment when it runs, by the chain rule. What backward computes later must be that number, or an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, note
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from strategies import examples, kernels
+
+import jitgrad as jg
+from jitgrad.core.modes import grad_mode
+from jitgrad.errors import GraphError, InPlaceError
+
+Array = np.ndarray[Any, Any]
+COLUMNS = 40  # elements of all leaves together
+LARGEST = 50.0
+
+
+class Memory:
+    """One piece of memory, as the oracle sees it."""
+
+    def __init__(self) -> None:
+        self.tensors = 0  # living tensors on it
+        self.exported = False
+        self.written_while_aliased = False
+
+
+class Dual:
+    """What a tensor should be: value and Jacobian, its memory, and whether it is a leaf that may not be written."""
+
+    def __init__(self, v: Array, j: Array, memory: Memory, *, leaf: bool = False, view: bool = False) -> None:
+        self.v = v
+        self.j = j
+        self.memory = memory
+        self.leaf = leaf  # a leaf that requires grad, or a view that follows the history of one
+        self.view = view
+        self.columns: slice | None = None
+        memory.tensors += 1
+
+
+def fresh(v: Array, j: Array) -> Dual:
+    return Dual(np.array(v, order="C"), np.array(j, order="C"), Memory())
+
+
+def spread(j: Array, ndim: int, shape: tuple[int, ...]) -> Array:
+    """The Jacobian of a value that is broadcast."""
+    padded = j.reshape((1,) * (len(shape) - ndim) + j.shape)
+    return np.broadcast_to(padded, (*shape, COLUMNS))
+
+
+UNARY = {
+    "sin": (jg.sin, np.sin, np.cos),
+    "tanh": (jg.tanh, np.tanh, lambda v: 1 - np.tanh(v) ** 2),
+    "square": (jg.square, np.square, lambda v: 2 * v),
+    "negative": (jg.negative, np.negative, lambda v: -np.ones_like(v)),
+}
+BINARY = ["+", "-", "*"]
+small = st.integers(0, 1 << 16)
+values = st.sampled_from([-1.5, -0.5, 0.0, 0.25, 1.0, 2.0])
+
+
+def combined(symbol: str, a: Dual, b: Dual) -> tuple[Array, Array]:
+    shape = np.broadcast_shapes(a.v.shape, b.v.shape)
+    ja, jb = spread(a.j, a.v.ndim, shape), spread(b.j, b.v.ndim, shape)
+    if symbol == "+":
+        return a.v + b.v, ja + jb
+    if symbol == "-":
+        return a.v - b.v, ja - jb
+    va, vb = np.broadcast_to(a.v, shape), np.broadcast_to(b.v, shape)
+    return va * vb, ja * vb[..., None] + jb * va[..., None]
+
+
+def calculated(symbol: str, a: Any, b: Any) -> Any:
+    return a + b if symbol == "+" else a - b if symbol == "-" else a * b
+
+
+class Programs(RuleBasedStateMachine):
+    """Tensors in a list, each beside its oracle. Bundles would keep tensors alive, and copies on write would not be seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: list[tuple[jg.Tensor, Dual]] = []
+        self.exports: list[tuple[Array, Dual, bool]] = []
+        self.leaves: list[tuple[jg.Tensor, slice]] = []
+        self.token: Any = None
+        self.used = 0
+
+    def teardown(self) -> None:
+        if self.token is not None:
+            grad_mode.reset(self.token)
+
+    # ------------------------------------------------------------------ helpers
+
+    def pick(self, index: int) -> tuple[jg.Tensor, Dual]:
+        return self.items[index % len(self.items)]
+
+    def add(self, tensor: jg.Tensor, dual: Dual) -> None:
+        if not grad_mode.get() and not dual.leaf:
+            dual.j = np.zeros((*dual.v.shape, COLUMNS))
+        self.items.append((tensor, dual))
+        self.within_bounds(dual)
+        if len(self.items) > 14:
+            self.forget(0)
+
+    def forget(self, index: int) -> None:
+        _, dual = self.items.pop(index % len(self.items))
+        dual.memory.tensors -= 1
+
+    def within_bounds(self, dual: Dual) -> None:
+        # large numbers would only test rounding
+        assume(not dual.v.size or (np.abs(dual.v).max() < LARGEST and np.abs(dual.j).max() < LARGEST**2))
+
+    def add_leaf(self, v: Array) -> None:
+        assume(self.used + v.size <= COLUMNS)
+        tensor = jg.tensor(v, requires_grad=True)
+        dual = fresh(v, np.zeros((*v.shape, COLUMNS)))
+        dual.columns = slice(self.used, self.used + v.size)
+        self.used += v.size
+        dual.j.reshape(v.size, COLUMNS)[:, dual.columns] = np.eye(v.size)
+        dual.leaf = True
+        self.leaves.append((tensor, dual.columns))
+        self.items.append((tensor, dual))
+
+    def write(self, dual: Dual, action: Any, oracle: Any) -> None:
+        """An in-place write: allowed or refused as it should be, and seen by every alias."""
+        tensor = next(t for t, d in self.items if d is dual)
+        if dual.leaf and grad_mode.get():
+            version = tensor._version
+            with pytest.raises(InPlaceError):
+                action(tensor)
+            assert tensor._version == version
+            return
+        version = tensor._version
+        aliased = dual.memory.tensors > 1 or dual.memory.exported
+        action(tensor)
+        assert tensor._version > version
+        old = dual.j.copy()
+        oracle(dual)
+        if not grad_mode.get():
+            dual.j[...] = old  # the history goes on as if nothing had been written
+        dual.memory.written_while_aliased |= aliased
+        self.within_bounds(dual)
+
+    # ------------------------------------------------------------------ making tensors
+
+    @initialize()
+    def start(self) -> None:
+        self.add_leaf(np.array([0.5, -1.0, 2.0, 0.25]))
+        self.add_leaf(np.array([[1.5, -0.5, 0.75], [0.0, 1.0, -2.0]]))
+
+    @rule(shape=st.sampled_from([(), (3,), (2, 3), (4,)]), tracked=st.booleans(), value=values)
+    def create(self, shape: tuple[int, ...], tracked: bool, value: float) -> None:
+        v = np.full(shape, value) + np.arange(np.prod(shape, dtype=int)).reshape(shape) / 8
+        if tracked:
+            self.add_leaf(v)
+        else:
+            self.items.append((jg.tensor(v), fresh(v, np.zeros((*shape, COLUMNS)))))
+
+    @rule(i=small, name=st.sampled_from(sorted(UNARY)))
+    def unary(self, i: int, name: str) -> None:
+        t, d = self.pick(i)
+        ours, f, slope = UNARY[name]
+        self.add(ours(t), fresh(f(d.v), d.j * slope(d.v)[..., None]))
+
+    @rule(i=small, k=small, symbol=st.sampled_from(BINARY))
+    def binary(self, i: int, k: int, symbol: str) -> None:
+        (t, d), (s, e) = self.pick(i), self.pick(k)
+        try:
+            np.broadcast_shapes(t.shape, s.shape)
+        except ValueError:
+            s, e = t, d
+        self.add(calculated(symbol, t, s), fresh(*combined(symbol, d, e)))
+
+    @rule(i=small)
+    def clone(self, i: int) -> None:
+        t, d = self.pick(i)
+        self.add(t.clone(), fresh(d.v, d.j))
+
+    @rule(i=small, axis=small)
+    def total(self, i: int, axis: int) -> None:
+        t, d = self.pick(i)
+        assume(t.ndim)
+        axis %= t.ndim
+        self.add(jg.sum(t, axis=axis), fresh(d.v.sum(axis), d.j.sum(axis)))
+
+    @rule(i=small, k=small, seed=small)
+    def choose(self, i: int, k: int, seed: int) -> None:
+        (t, d), (s, e) = self.pick(i), self.pick(k)
+        if t.shape != s.shape:
+            s, e = t, d
+        condition = np.random.default_rng(seed).random(t.shape) < 0.5
+        self.add(
+            jg.where(condition, t, s), fresh(np.where(condition, d.v, e.v), np.where(condition[..., None], d.j, e.j))
+        )
+
+    @rule(i=small, seed=small)
+    def gather(self, i: int, seed: int) -> None:
+        t, d = self.pick(i)
+        assume(t.ndim)
+        rng = np.random.default_rng(seed)
+        index: Any = rng.integers(-t.shape[0], t.shape[0], 3) if t.shape[0] else np.zeros(0, int)
+        if seed % 2:
+            index = rng.random(t.shape[0]) < 0.5
+        self.add(t[index], fresh(d.v[index], d.j[index]))
+
+    # ------------------------------------------------------------------ aliases
+
+    def view(self, i: int, ours: Any, theirs: Any) -> None:
+        """A view; ``theirs`` acts on an array with any number of further axes."""
+        t, d = self.pick(i)
+        made = ours(t)
+        v = theirs(d.v)
+        if v.ndim == 0 and not isinstance(v, np.ndarray):
+            v = d.v[(*np.unravel_index(0, d.v.shape), ...)]
+        if grad_mode.get():
+            dual = Dual(v, theirs(d.j), d.memory, leaf=d.leaf, view=True)
+        else:
+            dual = Dual(v, np.zeros((*v.shape, COLUMNS)), d.memory, view=False)
+        self.items.append((made, dual))
+
+    @rule(i=small, start=st.integers(-3, 3), step=st.sampled_from([1, 2, -1, -2]))
+    def slice(self, i: int, start: int, step: int) -> None:
+        t, _ = self.pick(i)
+        assume(t.ndim)
+        self.view(i, lambda x: x[start::step], lambda x: x[start::step])
+
+    @rule(i=small, k=small)
+    def element(self, i: int, k: int) -> None:
+        t, _ = self.pick(i)
+        assume(t.ndim and t.shape[0])
+        k %= t.shape[0]
+        self.view(i, lambda x: x[k], lambda x: x[k, ...])
+
+    @rule(i=small)
+    def transpose(self, i: int) -> None:
+        t, _ = self.pick(i)
+        n = t.ndim
+        self.view(
+            i,
+            lambda x: jg.permute_dims(x, tuple(range(n))[::-1]),
+            lambda x: x.transpose(*range(n)[::-1], *range(n, x.ndim)),
+        )
+
+    @rule(i=small, mode=st.booleans())
+    def flatten_view(self, i: int, mode: bool) -> None:
+        t, d = self.pick(i)
+        assume(t._value.flags.c_contiguous and d.v.flags.c_contiguous)
+        shape = (-1,) if mode else (1, *t.shape)
+        n = t.size if mode else None
+        self.view(
+            i, lambda x: x.reshape(shape), lambda x: x.reshape(((n,) if mode else (1, *t.shape)) + x.shape[t.ndim :])
+        )
+
+    @rule(i=small)
+    def detach(self, i: int) -> None:
+        t, d = self.pick(i)
+        self.items.append((t.detach(), Dual(d.v, np.zeros(d.j.shape), d.memory)))
+
+    @rule(i=small)
+    def export(self, i: int) -> None:
+        t, d = self.pick(i)
+        array = t.detach().numpy()
+        d.memory.exported = True
+        self.exports.append((array, d, array.flags.writeable))
+
+    @rule(i=small)
+    @precondition(lambda self: len(self.items) > 2)
+    def drop(self, i: int) -> None:
+        self.forget(i)
+
+    # ------------------------------------------------------------------ writes
+
+    @rule(i=small, k=small, symbol=st.sampled_from(BINARY))
+    def augmented(self, i: int, k: int, symbol: str) -> None:
+        (t, d), (s, e) = self.pick(i), self.pick(k)
+        try:
+            fits = np.broadcast_shapes(t.shape, s.shape) == t.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            s, e = t, d
+        v, j = (x.copy() for x in combined(symbol, d, e))
+
+        def action(x: Any) -> None:
+            if symbol == "+":
+                x += s
+            elif symbol == "-":
+                x -= s
+            else:
+                x *= s
+
+        def oracle(x: Dual) -> None:
+            x.v[...], x.j[...] = v, j
+
+        self.write(d, action, oracle)
+
+    @rule(i=small, name=st.sampled_from(["sin_", "square_", "zero_", "fill_"]))
+    def in_place(self, i: int, name: str) -> None:
+        _, d = self.pick(i)
+
+        def oracle(x: Dual) -> None:
+            if name in ("zero_", "fill_"):
+                x.v[...], x.j[...] = (0.0 if name == "zero_" else 0.75), 0.0
+                return
+            _, f, slope = UNARY[name[:-1]]
+            v, j = f(x.v), x.j * slope(x.v)[..., None]
+            x.v[...], x.j[...] = v, j
+
+        self.write(d, lambda x: x.fill_(0.75) if name == "fill_" else getattr(x, name)(), oracle)
+
+    @rule(i=small, k=small)
+    def copy_(self, i: int, k: int) -> None:
+        (t, d), (s, e) = self.pick(i), self.pick(k)
+        try:
+            fits = np.broadcast_shapes(t.shape, s.shape) == t.shape
+        except ValueError:
+            fits = False
+        assume(fits)
+        v, j = np.array(np.broadcast_to(e.v, t.shape)), np.array(spread(e.j, e.v.ndim, t.shape))
+
+        def oracle(x: Dual) -> None:
+            x.v[...], x.j[...] = v, j
+
+        self.write(d, lambda x: x.copy_(s), oracle)
+
+    @rule(
+        i=small, k=small, seed=small, kind=st.sampled_from(["slice", "element", "integers", "mask", "all", "reversed"])
+    )
+    def set_item(self, i: int, k: int, seed: int, kind: str) -> None:
+        (t, d), (s, e) = self.pick(i), self.pick(k)
+        assume(kind == "all" or (t.ndim and t.shape[0]))
+        index = self.index(t, seed, kind)
+        shape = d.v[index].shape
+        try:
+            fits = np.broadcast_shapes(shape, s.shape) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            value = (seed % 7) / 4 - 0.5
+
+            def assign_number(x: Dual) -> None:
+                x.v[index], x.j[index] = value, 0.0
+
+            self.write(d, lambda x: x.__setitem__(index, value), assign_number)
+            return
+        # where an index repeats, the last one of the values stays, as in NumPy
+        v, j = np.array(np.broadcast_to(e.v, shape)), np.array(spread(e.j, e.v.ndim, shape))
+
+        def oracle(x: Dual) -> None:
+            x.v[index] = v
+            x.j[index] = j
+
+        self.write(d, lambda x: x.__setitem__(index, s), oracle)
+
+    @rule(i=small, k=small, seed=small, kind=st.sampled_from(["slice", "element", "integers", "mask", "all"]))
+    def augmented_item(self, i: int, k: int, seed: int, kind: str) -> None:
+        """``x[index] += value``."""
+        (t, d), (s, e) = self.pick(i), self.pick(k)
+        assume(t.ndim and t.shape[0])
+        index = self.index(t, seed, kind)
+        region_v, region_j = d.v[index], d.j[index]
+        try:
+            fits = np.broadcast_shapes(region_v.shape, s.shape) == region_v.shape
+        except ValueError:
+            fits = False
+        assume(fits)
+        v, j = combined("+", Dual(region_v, region_j, Memory()), e)
+
+        def action(x: Any) -> None:
+            x[index] += s
+
+        def oracle(x: Dual) -> None:
+            x.v[index], x.j[index] = v, j
+
+        self.write(d, action, oracle)
+
+    @staticmethod
+    def index(t: jg.Tensor, seed: int, kind: str) -> Any:
+        rng = np.random.default_rng(seed)
+        if kind == "all":
+            return ...
+        n = t.shape[0]
+        if kind == "slice":
+            return slice(int(rng.integers(0, n)), None, int(rng.integers(1, 3)))
+        if kind == "reversed":
+            return slice(None, None, -1)
+        if kind == "element":
+            return (int(rng.integers(-n, n)), ...)
+        if kind == "integers":
+            return rng.integers(-n, n, 3)
+        return rng.random(n) < 0.5
+
+    # ------------------------------------------------------------------ modes
+
+    @rule()
+    @precondition(lambda self: self.token is None)
+    def enter_no_grad(self) -> None:
+        self.token = grad_mode.set(False)
+
+    @rule()
+    @precondition(lambda self: self.token is not None)
+    def leave_no_grad(self) -> None:
+        grad_mode.reset(self.token)
+        self.token = None
+
+    # ------------------------------------------------------------------ checks
+
+    @rule(i=small, seed=small)
+    def backward(self, i: int, seed: int) -> None:
+        t, d = self.pick(i)
+        if not t.requires_grad:
+            with pytest.raises(GraphError):
+                t.backward(np.ones(t.shape))
+            return
+        u = np.random.default_rng(seed).uniform(-1, 1, t.shape)
+        expected = np.tensordot(u, d.j, u.ndim)
+        for leaf, _ in self.leaves:
+            leaf.grad = None
+        try:
+            t.backward(u, retain_graph=True)
+        except InPlaceError as error:
+            note(f"refused: {error}")
+            assert any(m.memory.written_while_aliased for _, m in self.items) or self.aliased_writes, (
+                "an error where every write could have been a copy"
+            )
+            assert all(leaf.grad is None for leaf, _ in self.leaves)
+            return
+        for leaf, columns in self.leaves:
+            wanted = expected[columns].reshape(leaf.shape)
+            got = np.zeros(leaf.shape) if leaf.grad is None else leaf.grad.detach().numpy()
+            np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9 * LARGEST)
+
+    aliased_writes = False
+
+    @invariant()
+    def memory_agrees(self) -> None:
+        versions: dict[int, int] = {}
+        for t, d in self.items:
+            np.testing.assert_array_equal(t._value, d.v)
+            assert versions.setdefault(id(d.memory), t._version) == t._version, "aliases of different versions"
+            self.aliased_writes |= d.memory.written_while_aliased
+            if not t.requires_grad:
+                assert not d.j.any(), "a tensor has lost its history"
+        for array, d, writeable in self.exports:
+            np.testing.assert_array_equal(array, d.v)
+            assert array.flags.writeable == writeable
+
+
+@pytest.mark.parametrize("mode", ["python"])
+def test_programs_of_views_aliases_and_writes(mode: str) -> None:
+    with kernels(mode):
+        run_state_machine_as_test(Programs, settings=examples(60, stateful_step_count=30))
