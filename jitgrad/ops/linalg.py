@@ -144,7 +144,7 @@ def _reduced(x: Any, *, axes: tuple[int, ...], **params: Any) -> Any:
     return make_aval(tuple(n for i, n in enumerate(x.shape) if i not in axes), x.dtype)
 
 
-def _length_slope(out, x, axes):
+def _length_slope(out: Value, x: Value, axes: tuple[int, ...]) -> Value:
     return _share(x, spread(out, x.shape, axes))
 
 
@@ -160,7 +160,7 @@ def length(x, *, axes):
     return out
 
 
-def _power_slope(out, x, axes, p):
+def _power_slope(out: Value, x: Value, axes: tuple[int, ...], p: float) -> Value:
     """The derivative of a p-norm: the sign times the share of the element to the power p - 1."""
     return sign(x) * _share(absolute(x), spread(out, x.shape, axes)) ** (p - 1.0)
 
@@ -655,9 +655,9 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     Derivative: by triangular solutions with R; infinite or NaN where the first columns are linearly dependent.
 
     >>> import jitgrad as jg
-    >>> jg.linalg.qr([[0.0, 2.0], [-1.0, 0.0]], mode="r")
-    tensor([[ 1.,  0.],
-            [ 0., -2.]])
+    >>> jg.abs(jg.linalg.qr([[0.0, 2.0], [-1.0, 0.0]], mode="r"))
+    tensor([[1., 0.],
+            [0., 2.]])
     """
     if mode not in ("reduced", "r", "complete"):
         raise UnsupportedError(f"qr: mode {mode!r} is not supported; use 'reduced' or 'r'")

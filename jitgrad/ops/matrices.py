@@ -12,6 +12,7 @@ S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra func
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +35,7 @@ from jitgrad.ops.linear import expand, permute, reshape_to, sum_over
 from jitgrad.ops.products import matrix_product
 
 Array = np.ndarray[Any, Any]
+Tangents = Sequence[Value | None]
 
 _FAULTS: Final[dict[str, tuple[type[LinAlgError], str]]] = {
     "singular": (SingularMatrixError, "a matrix is singular; use pinv or lstsq, or add to its diagonal"),
@@ -125,7 +127,11 @@ def lower_kernel(x, out, diagonal):
             out[c, i, i] = x[c, i, i] * diagonal
 
 
-@host(infer=_same, transpose=lambda g, x, *, diagonal: lower(g, diagonal=diagonal))
+def _lower_transpose(g: Value, x: Value, *, diagonal: float) -> Value:
+    return lower(g, diagonal=diagonal)
+
+
+@host(infer=_same, transpose=_lower_transpose)
 def lower(x, *, diagonal):
     """The lower triangles of square matrices, with the diagonal times a number."""
     out = np.empty(x.shape, x.dtype)
@@ -170,13 +176,13 @@ def solve_lower_kernel(a, b, out, t):
                     x[i, q] /= a[c, i, i]
 
 
-def _solve_lower_vjp(g, out, a, b, *, t):
+def _solve_lower_vjp(g: Value, out: Value, a: Value, b: Value, *, t: bool) -> tuple[Value, ...]:
     gb = solve_lower(a, g, t=not t)
     ga = mm(out, gb, tb=True) if t else mm(gb, out, tb=True)
     return -lower(ga, diagonal=1.0), gb
 
 
-def _solve_lower_jvp(tangents, out, a, b, *, t):
+def _solve_lower_jvp(tangents: Tangents, out: Value, a: Value, b: Value, *, t: bool) -> Value:
     ta, tb = tangents
     change = None if ta is None else -mm(lower(ta, diagonal=1.0), out, ta=t)
     return solve_lower(a, tb if change is None else change if tb is None else tb + change, t=t)
@@ -213,12 +219,12 @@ def solve_kernel(a, b, out, t):
                 out[c, i, q] = rows[q, i]
 
 
-def _solve_vjp(g, out, a, b, *, t):
+def _solve_vjp(g: Value, out: Value, a: Value, b: Value, *, t: bool) -> tuple[Value, ...]:
     gb = solve_matrix(a, g, t=not t)
     return -(mm(out, gb, tb=True) if t else mm(gb, out, tb=True)), gb
 
 
-def _solve_jvp(tangents, out, a, b, *, t):
+def _solve_jvp(tangents: Tangents, out: Value, a: Value, b: Value, *, t: bool) -> Value:
     ta, tb = tangents
     change = None if ta is None else -mm(ta, out, ta=t)
     return solve_matrix(a, tb if change is None else change if tb is None else tb + change, t=t)
@@ -246,7 +252,7 @@ def inverse_kernel(a, out):
             raise np.linalg.LinAlgError("singular")
 
 
-def _inverse_jvp(tangents, out, a):
+def _inverse_jvp(tangents: Tangents, out: Value, a: Value) -> Value:
     return -mm(mm(out, tangents[0]), out)
 
 
@@ -283,7 +289,7 @@ def pseudo_inverse_kernel(a, out, cutoff):
             blas.gemm(vh, u, out[c], True, True)
 
 
-def _pseudo_inverse_vjp(g, out, a, *, cutoff):
+def _pseudo_inverse_vjp(g: Value, out: Value, a: Value, *, cutoff: float) -> tuple[Value, ...]:
     rows = g - mm(out, mm(a, g))  # (1 - out a) g
     columns = g - mm(mm(g, a), out)  # g (1 - a out)
     first = mm(mm(columns, out, ta=True), out, tb=True)
@@ -291,7 +297,7 @@ def _pseudo_inverse_vjp(g, out, a, *, cutoff):
     return (first + last - mm(mm(out, g, ta=True), out, tb=True),)
 
 
-def _pseudo_inverse_jvp(tangents, out, a, *, cutoff):
+def _pseudo_inverse_jvp(tangents: Tangents, out: Value, a: Value, *, cutoff: float) -> Value:
     t = tangents[0]
     first = mm(mm(out, out, tb=True), t - mm(mm(a, out), t), tb=True)
     rest = mt(t) - mm(out, mm(a, t, tb=True))
@@ -347,16 +353,20 @@ def _determinants(a: Array) -> tuple[Array, Array, Array]:
     return found  # type: ignore[return-value]
 
 
-@host(
-    infer=lambda a: make_aval(a.shape[:-2], a.dtype),
-    vjp=lambda g, out, a: (scalars(g) * cofactors(a),),
-    jvp=lambda tangents, out, a: total(cofactors(a) * tangents[0]),
-)
+def _determinant_vjp(g: Value, out: Value, a: Value) -> tuple[Value]:
+    return (scalars(g) * cofactors(a),)
+
+
+def _determinant_jvp(tangents: Tangents, out: Value, a: Value) -> Value:
+    return total(cofactors(a) * tangents[0])
+
+
+@host(infer=lambda a: make_aval(a.shape[:-2], a.dtype), vjp=_determinant_vjp, jvp=_determinant_jvp)
 def determinant(a):
     return _determinants(a)[0]
 
 
-def _log_determinant_jvp(tangents, out, a):
+def _log_determinant_jvp(tangents: Tangents, out: Sequence[Value], a: Value) -> tuple[Value, ...]:
     return zero(out[0]), total(mt(inverse(a)) * tangents[0])
 
 
@@ -408,11 +418,15 @@ def cofactors_kernel(a, out):
             blas.gemm(u, vh, out[c], False, False)
 
 
-@host(
-    infer=_same,
-    vjp=lambda g, out, a: (cofactors_change(a, g),),
-    jvp=lambda tangents, out, a: cofactors_change(a, tangents[0]),
-)
+def _cofactors_vjp(g: Value, out: Value, a: Value) -> tuple[Value]:
+    return (cofactors_change(a, g),)
+
+
+def _cofactors_jvp(tangents: Tangents, out: Value, a: Value) -> Value:
+    return cofactors_change(a, tangents[0])
+
+
+@host(infer=_same, vjp=_cofactors_vjp, jvp=_cofactors_jvp)
 def cofactors(a):
     """The gradient of the determinant, by singular values: exact for singular matrices too. (Its derivative is a
     symmetric bilinear form, hence its own transpose.)"""
@@ -468,7 +482,7 @@ def cofactors_change_kernel(a, e, out):
             blas.gemm(work, vh, out[c], False, False)
 
 
-def _cofactors_change_vjp(g, out, a, e):
+def _cofactors_change_vjp(g: Value, out: Value, a: Value, e: Value) -> tuple[Value, ...]:
     """By the inverse: the third derivative of the determinant wants a matrix that is not singular, else it raises."""
     x = inverse(a)
     xe, xg = mm(x, e), mm(x, g)
@@ -480,7 +494,7 @@ def _cofactors_change_vjp(g, out, a, e):
     return ga, cofactors_change(a, g)
 
 
-def _cofactors_change_jvp(tangents, out, a, e):
+def _cofactors_change_jvp(tangents: Tangents, out: Value, a: Value, e: Value) -> Value:
     ta, te = tangents
     through_a = None if ta is None else _cofactors_change_vjp(ta, out, a, e)[0]
     through_e = None if te is None else cofactors_change(a, te)
@@ -527,13 +541,13 @@ def cholesky_kernel(a, out):
                 out[c, i, j] = 0
 
 
-def _cholesky_vjp(g, out, a):
+def _cholesky_vjp(g: Value, out: Value, a: Value) -> tuple[Value, ...]:
     inner = lower(mm(out, g, ta=True), diagonal=0.5)
     half = solve_lower(out, inner, t=True)
     return (symmetric(solve_lower(out, mt(half), t=True)),)
 
 
-def _cholesky_jvp(tangents, out, a):
+def _cholesky_jvp(tangents: Tangents, out: Value, a: Value) -> Value:
     half = solve_lower(out, symmetric(tangents[0]), t=False)
     return mm(out, lower(solve_lower(out, mt(half), t=False), diagonal=0.5))
 
@@ -586,7 +600,7 @@ def _gaps(w: Value) -> Value:
     return row(w) - column(w) + identity(w)
 
 
-def _eigen_vjp(g, out, a, *, upper):
+def _eigen_vjp(g: Sequence[Value], out: Sequence[Value], a: Value, *, upper: bool) -> tuple[Value, ...]:
     gw, gv = g
     v = out[1]
     inner = mm(v, gv, ta=True)
@@ -594,7 +608,7 @@ def _eigen_vjp(g, out, a, *, upper):
     return (mm(mm(v, turn) + v * row(gw), v, tb=True),)
 
 
-def _eigen_jvp(tangents, out, a, *, upper):
+def _eigen_jvp(tangents: Tangents, out: Sequence[Value], a: Value, *, upper: bool) -> tuple[Value, ...]:
     v = out[1]
     inner = mm(v, mm(symmetric(tangents[0]), v), ta=True)
     turn = (inner - inner * identity(inner)) / _gaps(eigenvalues_of(a, *out))
@@ -673,7 +687,7 @@ def _square_gaps(s: Value) -> Value:
     return (row(s) - column(s)) * (row(s) + column(s)) + identity(s)
 
 
-def _singular_vjp(g, out, a):
+def _singular_vjp(g: Sequence[Value], out: Sequence[Value], a: Value) -> tuple[Value, ...]:
     gu, gs, gvh = g
     u, _, vh = out
     s = singular_values_of(a, *out)
@@ -688,7 +702,7 @@ def _singular_vjp(g, out, a):
     return (made,)
 
 
-def _singular_jvp(tangents, out, a):
+def _singular_jvp(tangents: Tangents, out: Sequence[Value], a: Value) -> tuple[Value, ...]:
     (t,) = tangents
     u, _, vh = out
     s = singular_values_of(a, *out)
@@ -755,7 +769,7 @@ def orthogonal_kernel(a, q, r):
                     q[c, i, j] = work[j, i]
 
 
-def _orthogonal_vjp(g, out, a):
+def _orthogonal_vjp(g: Sequence[Value], out: Sequence[Value], a: Value) -> tuple[Value, ...]:
     gq, gr = g
     q, r = out
     half = lower(mm(r, gr, tb=True) - mm(gq, q, ta=True), diagonal=0.5)
@@ -763,7 +777,7 @@ def _orthogonal_vjp(g, out, a):
     return (mt(solve_lower(mt(r), mt(made), t=True)),)
 
 
-def _orthogonal_jvp(tangents, out, a):
+def _orthogonal_jvp(tangents: Tangents, out: Sequence[Value], a: Value) -> tuple[Value, ...]:
     q, r = out
     x = mt(solve_lower(mt(r), mt(tangents[0]), t=False))  # t r**-1
     s = mm(q, x, ta=True)

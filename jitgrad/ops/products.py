@@ -149,12 +149,17 @@ def matrix_product(x, y, *, ta, tb):
     return out
 
 
+def _matrix_vector_first(g: Value, a: Value, x: Value, *, t: bool) -> Value:
+    return vector_outer(x, g) if t else vector_outer(g, x)
+
+
+def _matrix_vector_second(g: Value, a: Value, x: Value, *, t: bool) -> Value:
+    return matrix_vector(a, g, t=not t)
+
+
 @host(
     infer=lambda a, x, *, t: make_aval((a.shape[1 if t else 0],), a.dtype),
-    transposes=(
-        lambda g, a, x, *, t: vector_outer(x, g) if t else vector_outer(g, x),
-        lambda g, a, x, *, t: matrix_vector(a, g, t=not t),
-    ),
+    transposes=(_matrix_vector_first, _matrix_vector_second),
 )
 def matrix_vector(a, x, *, t):
     """``op(a) @ x`` of one dtype."""
