@@ -144,7 +144,7 @@ class Primitive:
     ) -> None:
         if isinstance(rule, Partials) and isinstance(impl, Elementwise) and len(rule.partials) != impl.arity:
             raise DefinitionError(f"{name}: {impl.arity} operands but {len(rule.partials)} partials")
-        self.name = name
+        self.name = name.strip("_")  # a leading underscore says that it is part of a public operation
         self.impl = impl
         self.rule = rule
         self.outputs = outputs

@@ -81,6 +81,8 @@ class Operation(Generic[P, R]):
         samples: Callable[[np.random.Generator], Sequence[Call]] | None,
         reference: Callable[..., Any] | None,
         differentiable: bool,
+        public: bool = True,
+        in_place: bool = False,
     ) -> None:
         self.function = function
         self.name = function.__name__
@@ -93,6 +95,8 @@ class Operation(Generic[P, R]):
         self.samples = samples
         self.reference = reference
         self.differentiable = differentiable
+        self.public = public
+        self.in_place = in_place
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__wrapped__ = function
@@ -132,6 +136,7 @@ def elementwise(
     operator: str | None = None,
     aliases: tuple[str, ...] = (),
     method: bool | str = True,
+    public: bool = True,
     domain: Domain | Sequence[Domain] = REAL,
     reference: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Operation[..., Any]]:
@@ -140,7 +145,7 @@ def elementwise(
     ``partials``: one function ``(out, *inputs) -> derivative`` an operand, in jitgrad operations; None for an operand
     without one. ``refuses``: dtype kinds it does not take. ``masks``: where an operand reaches the result at all (see ``Partials``). Without partials, say
     ``nondiff=True``. ``result``: dtype rule. ``operator``: Python operator, as ``*`` or ``~``. ``domain``: where the
-    property tests sample. ``reference``: the NumPy function to test against, by default the one of the same name.
+    property tests sample. ``public``: False for a part of another operation. ``reference``: the NumPy function to test against, by default the one of the same name.
     """
 
     def decorate(body: Callable[..., Any]) -> Operation[..., Any]:
@@ -169,6 +174,8 @@ def elementwise(
             samples=None,
             reference=reference,
             differentiable=not nondiff,
+            public=public,
+            in_place=method is not False and result != "bool" and 0 not in (fixed or {}),
         )
 
     return decorate
@@ -183,11 +190,12 @@ def operation(
     method: bool | str = False,
     operator: str | None = None,
     reference: Callable[..., Any] | None = None,
+    in_place: bool = False,
 ) -> Callable[[Callable[P, R]], Operation[P, R]]:
     """Make a public operation of a function that normalises its arguments and calls primitives or other operations.
 
     ``samples(rng)`` gives calls for the property tests (None: tested by hand, for creation functions). ``namespace``:
-    "linalg" for ``jg.linalg.NAME``.
+    "linalg" for ``jg.linalg.NAME``. ``in_place``: there is a method ``NAME_`` that overwrites the first operand.
     """
 
     def decorate(function: Callable[P, R]) -> Operation[P, R]:
@@ -202,6 +210,7 @@ def operation(
             samples=samples,
             reference=reference,
             differentiable=not nondiff,
+            in_place=in_place,
         )
 
     return decorate

@@ -43,7 +43,7 @@ def operations() -> MappingProxyType[str, Operation[..., Any]]:
     found: dict[str, Operation[..., Any]] = {}
     for module in _MODULES:
         for name, value in vars(module).items():
-            if isinstance(value, Operation) and value.function.__module__ == module.__name__:
+            if isinstance(value, Operation) and value.public and value.function.__module__ == module.__name__:
                 full = f"{value.namespace}.{name}" if value.namespace else name
                 if full in found:
                     raise DefinitionError(

@@ -146,6 +146,7 @@ def fmod(x, y):
 
 @operation(
     samples=lambda rng: [Call((rng.uniform(-3.0, 3.0, (3, 4)), rng.uniform(0.5, 2.0, 4)), {})],
+    operator="divmod",
 )
 def divmod(x: Any, y: Any) -> tuple[Value, Value]:
     """``(floor_divide(x, y), remainder(x, y))``.
@@ -321,7 +322,7 @@ def _power_samples(rng: np.random.Generator) -> list[Call]:
     return [*calls, Call((positive_x, rng.uniform(-2.0, 2.0, 3)), {}), Call((2.0, x), {})]
 
 
-@operation(samples=_power_samples, aliases=("pow",), method=True, operator="**")
+@operation(samples=_power_samples, aliases=("pow",), method=True, operator="**", in_place=True)
 def power(x: Any, y: Any) -> Value:
     """``x`` to the power ``y``. Exponents 1, 2, 3, -1 and 0.5 that are Python numbers have kernels of their own.
 
@@ -656,6 +657,8 @@ def rint(x):
     ],
     aliases=("around",),
     method=True,
+    operator="round",
+    in_place=True,
 )
 def round(x: Any, decimals: int = 0) -> Value:
     """``x`` rounded to so many decimals, ties to even; a negative number of them rounds to tens, hundreds ...
@@ -790,7 +793,7 @@ def _clip_samples(rng: np.random.Generator) -> list[Call]:
     ]
 
 
-@operation(samples=_clip_samples, method=True)
+@operation(samples=_clip_samples, method=True, in_place=True)
 def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None) -> Value:
     """``x`` limited to the interval from ``min`` to ``max`` (NumPy's ``a_min``, ``a_max``); None leaves a side open.
 
@@ -817,6 +820,7 @@ def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: 
     result="same",
     fixed={0: np.bool_},
     method=False,
+    public=False,
 )
 def where(condition, x, y):
     """``x`` where the condition holds, else ``y``.

@@ -13,7 +13,7 @@ from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, IndexingError, ShapeError, UnsupportedError
 from jitgrad.ops.axes import axis_of
 from jitgrad.ops.blocks import Call, operation
-from jitgrad.ops.elementwise import where
+from jitgrad.ops.elementwise import where as choose
 from jitgrad.ops.linear import BasicIndex, bounded, expand, gather, permute, reshape_to, slice_view, take_at
 from jitgrad.ops.shape import ravel
 
@@ -379,6 +379,35 @@ def nonzero(x: Any) -> tuple[Value, ...]:
     return tuple(wrap(np.ascontiguousarray(i)) for i in np.nonzero(array))
 
 
+def _where_samples(rng: np.random.Generator) -> list[Call]:
+    condition = rng.uniform(size=(3, 4)) > 0.5
+    return [
+        Call((condition, _array(rng, 3, 4), _array(rng, 4)), {}),
+        Call((condition[0], _array(rng, 3, 1), 2.0), {}),
+        Call((np.bool_(True), _array(rng, 2), _array(rng, 2)), {}),
+    ]
+
+
+@operation(samples=_where_samples)
+def where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    """``x`` where the condition holds, else ``y``; with the condition alone, the indices where it holds (``nonzero``).
+
+    Shapes broadcast. Raises ArgumentError where only one of x and y is given.
+
+    Derivative: the cotangent goes to the chosen operand; the other one gets a structural zero, which stays zero
+    whatever its own derivative is (infinite, NaN).
+
+    >>> import jitgrad as jg
+    >>> jg.where([True, False], 1.0, [2.0, 3.0])
+    tensor([1., 3.])
+    """
+    if x is None and y is None:
+        return nonzero(condition)
+    if x is None or y is None:
+        raise ArgumentError("where: give both x and y, or neither")
+    return choose(condition, x, y)
+
+
 @operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((_array(rng, 3),), {})], nondiff=True)
 def argwhere(x: Any) -> Value:
     """The indices of the elements other than 0, one row an element.
@@ -442,5 +471,5 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Value:
     for condition, choice in zip(reversed(list(condlist)), reversed(list(choicelist)), strict=True):
         if as_value(condition, "select").dtype.kind != "b":
             raise UnsupportedError("select: conditions must be boolean arrays")
-        result = where(condition, choice, result)
+        result = choose(condition, choice, result)
     return result

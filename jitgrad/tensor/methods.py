@@ -19,7 +19,7 @@ __all__ = ["install_methods", "public_function"]
 
 _BINARY: Final = {
     "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
-    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift", "divmod": "divmod",
 }  # fmt: skip
 _COMPARE: Final = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 _UNARY: Final = {"neg": "neg", "pos": "pos", "abs": "abs", "~": "invert"}
@@ -94,6 +94,9 @@ def _method(op: Operation[..., Any], name: str) -> Callable[..., Any]:
 def _install_operator(op: Operation[..., Any]) -> None:
     symbol = op.operator
     assert symbol is not None
+    if symbol == "round":
+        _put("__round__", lambda self, decimals=None: op.function(self, decimals or 0))
+        return
     if symbol in _UNARY:
         assert op.primitive is not None
         _put(f"__{_UNARY[symbol]}__", unary_function(op.primitive))
@@ -105,7 +108,8 @@ def _install_operator(op: Operation[..., Any]) -> None:
     name = _BINARY[symbol]
     _put(f"__{name}__", forward)
     _put(f"__r{name}__", _reflected(op))
-    _put(f"__i{name}__", _augmented(op, forward, symbol))
+    if symbol != "divmod":
+        _put(f"__i{name}__", _augmented(op, forward, symbol))
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[[Tensor, Any], Any]:
@@ -139,15 +143,14 @@ def _augmented(
 
 
 def _install_in_place(op: Operation[..., Any]) -> None:
-    """``x.mul_(y)`` and the like for elementwise operations whose first operand may be overwritten."""
-    primitive = op.primitive
-    if primitive is None or not isinstance(primitive.impl, Elementwise) or primitive.impl.result == "bool":
+    """``x.mul_(y)`` and the like: the operation, written into its first operand."""
+    if not op.in_place:
         return
-    if 0 in primitive.impl.fixed:
-        return
+    primitive, function = op.primitive, op.function
 
-    def in_place(self: Tensor, *args: Any) -> Tensor:
-        return assign(self, apply(primitive, (self, *args), {}), f"{op.name}_", fresh=True)
+    def in_place(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        result = apply(primitive, (self, *args), {}) if primitive is not None else function(self, *args, **kwargs)
+        return assign(self, result, f"{op.name}_", fresh=result is not self)
 
     in_place.__doc__ = f"``{op.name}``, written into this tensor."
     for name in (op.name, *op.aliases):
