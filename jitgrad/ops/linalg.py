@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from jitgrad.core.aval import FLOAT64, is_float, make_aval
 from jitgrad.core.dispatch import as_value
 from jitgrad.core.linalg_errors import MatrixShapeError
 from jitgrad.core.primitive import Value
-from jitgrad.errors import ArgumentError, ShapeError, UnsupportedError
+from jitgrad.errors import ArgumentError, ConversionError, ShapeError, UnsupportedError
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops import products, shape
 from jitgrad.ops.axes import axes_of, axis_of, index_of
@@ -479,7 +480,7 @@ def _cutoff(a: Value, given: Any, what: str) -> float:
 def pinv(a: Any, rcond: float | None = None, *, rtol: float | None = None) -> Value:
     """Pseudo-inverses; singular values up to ``rcond`` times the largest count as 0.
 
-    The default is ``max(m, n)`` times the precision of the dtype. Derivative: that of Golub and Pereyra, right where
+    The default is ``max(m, n)`` times the precision of the dtype, at least 1e-15. Derivative: that of Golub and Pereyra, right where
     the rank stays what it is.
 
     >>> import jitgrad as jg
@@ -491,7 +492,7 @@ def pinv(a: Any, rcond: float | None = None, *, rtol: float | None = None) -> Va
         raise ArgumentError("pinv: rcond and rtol are the same tolerance; give one of them")
     given = rtol if rcond is None else rcond
     if given is None:
-        given = max(x.shape[-2:]) * float(np.finfo(x.dtype).eps)
+        given = max(1e-15, max(x.shape[-2:]) * float(np.finfo(x.dtype).eps))
     return pseudo_inverse(x, cutoff=_cutoff(x, given, "pinv"))
 
 
@@ -832,7 +833,8 @@ class LstsqResult(NamedTuple):
 def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
     """The least-squares solution of ``a @ x = b`` of least norm, with residuals, rank and singular values.
 
-    ``rcond`` as in ``pinv`` (which it uses). ``residuals`` is empty unless ``a`` has more rows than columns.
+    ``rcond`` as in ``pinv`` (which it uses). ``residuals`` is empty unless ``a`` has more rows than columns and
+    (where that is known, that is outside of traces) full rank.
     Derivative: through the pseudo-inverse, right where the rank stays what it is.
 
     >>> import jitgrad as jg
@@ -849,8 +851,67 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
     rest = y - products.matmul(x, solution)
     squares = sum_over(rest * rest, axes=(0,))
     squares = reshape_to(squares, shape=(y.shape[1] if y.ndim == 2 else 1,))
-    residuals = squares if x.shape[0] > x.shape[1] else slice_view(squares, index=((0, 0, None),))
+    try:
+        full = x.shape[0] > x.shape[1] and int(rank) == x.shape[1]
+    except ConversionError:  # traced: the shape of a result cannot depend on a rank that is not known
+        full = x.shape[0] > x.shape[1]
+    residuals = squares if full else slice_view(squares, index=((0, 0, None),))
     return LstsqResult(solution, residuals, convert(rank, dtype=np.dtype(np.int32)), s)
+
+
+@operation(
+    samples=lambda rng: [
+        Call((_regular(rng, 6, 6).reshape(2, 3, 6), _random(rng, 2, 3)), {}),
+        Call((_regular(rng, 6, 6).reshape(2, 3, 3, 2).transpose(2, 0, 1, 3), _random(rng, 2, 3)), {"axes": (0,)}),
+    ],
+    namespace="linalg",
+)
+def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Value:
+    """The solution ``x`` of ``tensordot(a, x, x.ndim) = b``; the axes ``axes`` of ``a`` are moved to its end first.
+
+    A SingularMatrixError where there is none. Derivative: as ``solve``.
+
+    >>> import jitgrad as jg
+    >>> jg.linalg.tensorsolve([[[2.0, 0.0], [0.0, 4.0]]], [[2.0, 2.0]])
+    tensor([1. , 0.5])
+    """
+    x, y = _floats(a, "tensorsolve"), _floats(b, "tensorsolve")
+    if axes is not None:
+        last = [axis_of(i, x.ndim, "axes") for i in axes]
+        x = permute(x, axes=(*(i for i in range(x.ndim) if i not in last), *last))
+    rest = x.shape[y.ndim :]
+    count = math.prod(rest)
+    if x.ndim < y.ndim or math.prod(x.shape[: y.ndim]) != count or y.size != count:
+        raise MatrixShapeError(f"tensorsolve: shapes {x.shape} and {y.shape} do not make a square system")
+    made = solve(reshape_to(x, shape=(count, count)), reshape_to(y, shape=(count,)))
+    return reshape_to(made, shape=rest)
+
+
+@operation(
+    samples=lambda rng: [
+        Call((_regular(rng, 6, 6).reshape(2, 3, 6),), {}),
+        Call((_regular(rng, 6, 6).reshape(6, 3, 2),), {"ind": 1}),
+    ],
+    namespace="linalg",
+)
+def tensorinv(a: Any, ind: int = 2) -> Value:
+    """The inverse of the map that ``tensordot(a, x, ind)`` is: the first ``ind`` axes of ``a`` against the others.
+
+    A SingularMatrixError where there is none. Derivative: as ``inv``.
+
+    >>> import jitgrad as jg
+    >>> jg.linalg.tensorinv([[[2.0, 0.0], [0.0, 4.0]]]).shape
+    (2, 1, 2)
+    """
+    x = _floats(a, "tensorinv")
+    count = index_of(ind, "ind")
+    if count <= 0:
+        raise ArgumentError(f"tensorinv: ind must be positive, not {count}")
+    first, rest = x.shape[:count], x.shape[count:]
+    size = math.prod(rest)
+    if math.prod(first) != size:
+        raise MatrixShapeError(f"tensorinv: shape {x.shape} with ind {count} is not square")
+    return reshape_to(inverse(reshape_to(x, shape=(size, size))), shape=(*rest, *first))
 
 
 # --------------------------------------------------------------------------- names that stand here too
