@@ -480,8 +480,8 @@ def _cutoff(a: Value, given: Any, what: str) -> float:
 def pinv(a: Any, rcond: float | None = None, *, rtol: float | None = None) -> Value:
     """Pseudo-inverses; singular values up to ``rcond`` times the largest count as 0.
 
-    The default is ``max(m, n)`` times the precision of the dtype, at least 1e-15. Derivative: that of Golub and Pereyra, right where
-    the rank stays what it is.
+    The default is ``max(m, n)`` times the precision of the dtype, at least 1e-15.
+    Derivative: that of Golub and Pereyra, right where the rank stays what it is.
 
     >>> import jitgrad as jg
     >>> jg.linalg.pinv([[2.0], [0.0]])
