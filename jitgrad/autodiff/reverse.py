@@ -17,7 +17,7 @@ from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.autodiff.rules import Mask, union
 from jitgrad.core.dispatch import as_value, wrap
 from jitgrad.core.memory import any_writes, overwritten
-from jitgrad.core.modes import Anomaly, grad_mode, recording_mode
+from jitgrad.core.modes import Anomaly, grad_mode, in_backward, recording_mode
 from jitgrad.errors import AnomalyError, InPlaceError, ReleasedGraphError, ShapeError
 from jitgrad.ops.linear import convert
 
@@ -262,16 +262,16 @@ def sweep(
         state.only = _leading(nodes, set(wanted))
     if nodes is not None:
         for node in nodes:
-            if state.only is not None and node not in state.only:
-                continue
-            if node.edges is not None:
+            if node.edges is not None and (state.only is None or any(e in state.only for e in node.edges)):
                 check_memory(node)
                 if anomaly:
                     _check_prints(node)
     token = grad_mode.set(recording_mode() if create_graph else False)
+    sweeping = in_backward.set(True)
     try:
         return _propagate(state, starts, wanted)
     finally:
+        in_backward.reset(sweeping)
         grad_mode.reset(token)
 
 

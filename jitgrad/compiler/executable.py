@@ -23,9 +23,9 @@ class FusedStep:
 
     def __init__(self, name: str, graph: Graph) -> None:
         self.graph = graph
-        planned = plan(graph.verify())
-        self.input_symbols = [planned.extents.shape(v) for v in graph.inputs]
-        self.emitted: Emitted = emit(name, planned)
+        self.plan = plan(graph.verify())
+        self.input_symbols = [self.plan.extents.shape(v) for v in graph.inputs]
+        self.emitted: Emitted = emit(name, self.plan)
         emitted = self.emitted
         self.entry = entry_point(name, emitted.source, emitted.signature)
         self.extents = np.array(emitted.extents, np.int64)
@@ -36,7 +36,12 @@ class FusedStep:
         """A function of the inputs that allocates, calls and gives the list of outputs, written out as source."""
         emitted = self.emitted
         names = [f"a{k}" for k in range(len(self.graph.inputs))]
-        space: dict[str, Any] = {"empty": np.empty, "entry": self.entry, "extents": self.extents, "numbers": self.numbers}
+        space: dict[str, Any] = {
+            "empty": np.empty,
+            "entry": self.entry,
+            "extents": self.extents,
+            "numbers": self.numbers,
+        }
         lines = [f"def call({', '.join(names)}):"]
         for k, constant in enumerate(emitted.captured):
             space[f"captured{k}"] = constant.current

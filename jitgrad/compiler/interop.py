@@ -28,7 +28,11 @@ def function_source(
         apart = sorted({s.node.primitive.name for s, _, _ in executable.steps if hasattr(s, "node")})
         raise UnsupportedError(
             f"{name}: no single kernel computes this function"
-            + (f": {', '.join(apart)} cannot be part of one yet" if apart else ": a result is an argument or a constant as it is")
+            + (
+                f": {', '.join(apart)} cannot be part of one yet"
+                if apart
+                else ": a result is an argument or a constant as it is"
+            )
         )
     emitted = step.emitted
     if emitted.captured and not freeze:
@@ -45,7 +49,10 @@ def function_source(
     kernel = [*names, *(f"b{k}" for k in range(len(emitted.captured))), *extents, *numbers]
     kernel += [b.name for b in (*written, *emitted.temporaries)]
     text = emitted.helpers
-    text += "\n".join([f"def kernel({', '.join(kernel)}):", *(f"    {line}" for line in emitted.body or ["pass"])]) + "\n\n\n"
+    text += (
+        "\n".join([f"def kernel({', '.join(kernel)}):", *(f"    {line}" for line in emitted.body or ["pass"])])
+        + "\n\n\n"
+    )
     lines = [f"def {name}({', '.join(names)}):", "    never_cache()"]
     for k, variable in enumerate(inputs):
         if variable.aval.ndim:
@@ -55,7 +62,10 @@ def function_source(
         wanted = variable.aval.shape
         for axis, n in enumerate(wanted):
             if fixed or n == 1:  # extent 1 is part of the structure, and so is every extent where one is not understood
-                lines += [f"    if a{k}.shape[{axis}] != {int(n)}:", f"        raise ValueError({_misfit(name, k, wanted)!r})"]
+                lines += [
+                    f"    if a{k}.shape[{axis}] != {int(n)}:",
+                    f"        raise ValueError({_misfit(name, k, wanted)!r})",
+                ]
     seen: dict[str, str] = {}
     for k, formula in enumerate(emitted.formulas):
         lines.append(f"    n{k} = {emitted.extents[k] if formula is None else formula}")
@@ -63,20 +73,25 @@ def function_source(
         for axis, symbol in enumerate(_symbols(step, k)):
             here = f"a{k}.shape[{axis}]"
             if symbol != "1" and seen.setdefault(symbol, here) != here:
-                lines += [f"    if {here} != {symbol}:", f"        raise ValueError({_disagree(name, here, seen[symbol])!r})"]
+                lines += [
+                    f"    if {here} != {symbol}:",
+                    f"        raise ValueError({_disagree(name, here, seen[symbol])!r})",
+                ]
     lines += [f"    c{k} = {value!r}" for k, value in enumerate(emitted.numbers)]
     shapes_of = dict(zip([b.name for b in (*emitted.outputs, *emitted.temporaries)], emitted.shapes, strict=True))
     for b in (*written, *emitted.temporaries):
         shape = shapes_of[b.name]
-        lines.append(f"    {b.name} = np.empty(({', '.join(shape)}{',' if len(shape) == 1 else ''}), np.{b.dtype.name})" if shape else f"    {b.name} = np.empty(1, np.{b.dtype.name})")
+        lines.append(
+            f"    {b.name} = np.empty(({', '.join(shape)}{',' if len(shape) == 1 else ''}), np.{b.dtype.name})"
+            if shape
+            else f"    {b.name} = np.empty(1, np.{b.dtype.name})"
+        )
     given = [f"{v.aval.dtype.name}_buffer(a{k})" for k, v in enumerate(inputs)]
     given += [f"{c.aval.dtype.name}_buffer(captured{k})" for k, c in enumerate(emitted.captured)]
     given += [*extents, *numbers, *(f"{b.dtype.name}_buffer({b.name})" for b in (*written, *emitted.temporaries))]
     value = f"{emitted.outputs[emitted.returned].name} = " if emitted.returned is not None else ""
     lines.append(f"    {value}kernel({', '.join(given)})")
-    results = [
-        b.name if k == emitted.returned or b.shape else f"{b.name}[0]" for k, b in enumerate(emitted.outputs)
-    ]
+    results = [b.name if k == emitted.returned or b.shape else f"{b.name}[0]" for k, b in enumerate(emitted.outputs)]
     lines.append(f"    return {template(results)}")
     constants = {f"captured{k}": np.ascontiguousarray(c.current()) for k, c in enumerate(emitted.captured)}
     return text + "\n".join(lines) + "\n", constants

@@ -37,6 +37,7 @@ def _rewritten(graph: Graph, visit: Callable[[Node], list[Atom] | None]) -> Grap
             _moved(node.params, instead),
             node.outputs,
             node.where,
+            node.backward,
         )
         found = visit(node)
         if found is None:

@@ -73,6 +73,7 @@ class Node:
     params: dict[str, Any]
     outputs: tuple[Variable, ...]
     where: str | None = None  # file:line of the user's code
+    backward: bool = False  # part of a gradient
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ class Graph:
         params: dict[str, Any],
         avals: Sequence[ShapedArray],
         where: str | None = None,
+        backward: bool = False,
     ) -> list[Tracer]:
         """Append a node; its results as tracers. Raises LeakedTracerError once tracing is over."""
         if self.closed:
@@ -107,7 +109,7 @@ class Graph:
                 "return it instead of storing it"
             )
         outputs = tuple(Variable(a) for a in avals)
-        self.nodes.append(Node(primitive, inputs, params, outputs, where))
+        self.nodes.append(Node(primitive, inputs, params, outputs, where, backward))
         return [Tracer(self, o) for o in outputs]
 
     def live(self) -> Graph:

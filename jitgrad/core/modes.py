@@ -18,6 +18,7 @@ __all__ = [
     "enable_grad",
     "forward",
     "grad_mode",
+    "in_backward",
     "is_grad_enabled",
     "no_grad",
     "recording_mode",
@@ -37,6 +38,9 @@ FORWARD: Final = "forward"
 grad_mode: ContextVar[bool | str] = ContextVar("jitgrad_grad_mode", default=True)
 anomaly: ContextVar[Anomaly | None] = ContextVar("jitgrad_anomaly", default=None)
 anomaly_mode = anomaly.get
+in_backward: ContextVar[bool] = ContextVar("jitgrad_in_backward", default=False)
+"""Whether a sweep is running: what is traced then is part of a gradient."""
+
 forward: ContextVar[bool] = ContextVar("jitgrad_forward", default=False)
 transforming: ContextVar[bool] = ContextVar("jitgrad_transforming", default=False)  # inside of a transform's function
 _entered: ContextVar[tuple[Token[bool | str], ...]] = ContextVar("jitgrad_entered", default=())

@@ -14,7 +14,7 @@ from jitgrad.core.aval import FLOAT64, FLOATS, ShapedArray, aval_of, check_dtype
 from jitgrad.core.graph import Constant, Extent, Tracer
 from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner
-from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode
+from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode, in_backward
 from jitgrad.core.primitive import Elementwise, Primitive, View
 from jitgrad.core.trace import atom_of
 from jitgrad.eager import Plan, plan_for, recorder_for
@@ -230,7 +230,7 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
     graph = next(t._value.graph for t in operands if isinstance(t._value, Tracer))
     atoms = tuple([atom_of(t._value, graph, t) for t in operands])
     avals = [ShapedArray(a.shape, a.dtype, True) for a in infer(primitive, [t._aval for t in operands], params)]
-    tracers = graph.add(primitive, atoms, params, avals, user_line() if graph.lines else None)
+    tracers = graph.add(primitive, atoms, params, avals, user_line() if graph.lines else None, in_backward.get())
     results = tuple([make(t, _traced_aval(t)) for t in tracers])
     if all(
         t._weak or (isinstance(t._value, np.ndarray) and not t.ndim and not t._value.flags.writeable) for t in operands

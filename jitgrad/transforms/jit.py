@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from jitgrad.autodiff.node import GradNode
+from jitgrad.compiler.draw import Drawing, dot
 from jitgrad.compiler.executable import Executable
+from jitgrad.compiler.explain import Explanation, explain
 from jitgrad.compiler.interop import function_source
 from jitgrad.compiler.passes import simplify
 from jitgrad.core.aval import ShapedArray, aval_of, make_aval
@@ -198,7 +200,9 @@ class JitFunction:
         found = self._dispatchers.get(key)
         if found is None:
             if any(leaf is not None for leaf in compiled.leaves):
-                raise UnsupportedError(f"{self.__name__}: a result that is no array or number cannot leave compiled code")  # type: ignore[attr-defined]
+                raise UnsupportedError(
+                    f"{self.__name__}: a result that is no array or number cannot leave compiled code"
+                )  # type: ignore[attr-defined]
 
             def template(names: list[str]) -> str:
                 text = _template(compiled.structure.unflatten([_Slot(n) for n in names]))
@@ -216,6 +220,15 @@ class JitFunction:
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph for these arguments, as it was traced."""
         return self._lookup(self._bind(args, kwargs)).graph
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """What the compiler made of the function for these arguments: loops, products, temporaries, bytes, operations."""
+        return explain(self._lookup(self._bind(args, kwargs)).executable)
+
+    def draw(self, *args: Any, **kwargs: Any) -> Drawing:
+        """The traced graph as DOT text (``print`` it, or render it with graphviz): gradients in a second colour, detach
+        boundaries as a cut."""
+        return dot(self.graph(*args, **kwargs))
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """The source of the kernels for these arguments."""
