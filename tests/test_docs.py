@@ -114,10 +114,17 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     run_page(text, str(page), vars(session))
 
 
+def shows_examples(path: Path) -> bool:
+    """Whether a docstring of the module has an example."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return any(">>>" in (ast.get_docstring(n) or "") for n in ast.walk(tree) if isinstance(n, documented))
+
+
 MODULES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for path in sorted((ROOT / "jitgrad").rglob("*.py"))
-    if path.name != "__main__.py" and ">>>" in path.read_text(encoding="utf-8")
+    if path.name != "__main__.py" and shows_examples(path)
 ]
 
 
