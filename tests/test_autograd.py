@@ -1080,3 +1080,169 @@ class TestDetectAnomaly:
             thread.start()
             thread.join()
         assert got == [[math.inf]]
+
+
+# --------------------------------------------------------------------------- found by comparison with PyTorch
+
+
+def put(factor):
+    """A hook that writes into its argument and gives nothing back."""
+
+    def hook(g):
+        g.mul_(factor)
+
+    return hook
+
+
+class TestHooksDoNotLeak:
+    """A hook changes the gradient of its own value, and all of it."""
+
+    @pytest.mark.parametrize("create_graph", [False, True])
+    def test_writing_into_the_argument_of_a_result(self, create_graph):
+        a, b = leaf(1.0, 2.0), leaf(1.0, 2.0)
+        p, q = a * 2, b * 3
+        p.register_hook(put(10.0))  # add hands the same gradient to p and q
+        (p + q).sum().backward(create_graph=create_graph)
+        assert a.grad.tolist() == [20.0, 20.0]
+        assert b.grad.tolist() == [3.0, 3.0]
+
+    @pytest.mark.parametrize("create_graph", [False, True])
+    @pytest.mark.parametrize("first", [True, False])
+    def test_writing_into_the_argument_of_a_leaf(self, create_graph, first):
+        a, b = leaf(1.0, 2.0), leaf(1.0, 2.0)
+        (a if first else b).register_hook(put(10.0))
+        (a + b).sum().backward(create_graph=create_graph)
+        assert a.grad.tolist() == ([10.0, 10.0] if first else [1.0, 1.0])
+        assert b.grad.tolist() == ([1.0, 1.0] if first else [10.0, 10.0])
+
+    def test_what_a_hook_puts_into_a_structural_zero_counts(self):
+        x = leaf(1.0, 4.0)
+        y = jg.sqrt(x)
+        y.register_hook(lambda g: g + 1.0)
+        y[1:].sum().backward()
+        assert x.grad.tolist() == [0.5, 0.5]
+
+    def test_structural_zeros_outlive_a_hook(self):
+        x = leaf(0.0, 4.0)
+        y = jg.sqrt(x)
+        y.register_hook(lambda g: g * 2.0)
+        y[1:].sum().backward()
+        assert x.grad.tolist() == [0.0, 0.5]
+
+    def test_after_a_partial_overwrite(self):
+        x = leaf(0.5, 2.0)
+        y = x * 3.0
+        y.register_hook(lambda g: g + 1.0)
+        z = jg.tanh(y)
+        z[1] = 0.5
+        z.sum().backward()
+        slope = 1.0 - math.tanh(1.5) ** 2
+        np.testing.assert_allclose(x.grad.tolist(), [3.0 * (slope + 1.0), 3.0], rtol=1e-15)
+
+
+class TestInputsAndRetain:
+    def test_inputs_that_retain_their_gradient_get_it_once(self):
+        x = leaf(1.0, 2.0)
+        y = x * 2
+        y.retain_grad()
+        (y * y).sum().backward(inputs=[y], retain_graph=True)
+        assert y.grad.tolist() == [4.0, 8.0]
+        (y * y).sum().backward(inputs=[y])
+        assert y.grad.tolist() == [8.0, 16.0]
+        assert x.grad is None
+
+    def test_inputs_retain_from_then_on(self):
+        x = leaf(1.0)
+        y, other = x * 2, x * 3
+        (y * y).sum().backward(inputs=[y, other], retain_graph=True)
+        assert y.retains_grad
+        assert other.retains_grad
+        assert other.grad is None
+        (y * y).sum().backward()
+        assert y.grad.tolist() == [8.0]
+
+    def test_inputs_of_a_failed_backward_do_not_retain(self):
+        x = leaf(1.0)
+        y = x * 2
+        z = y * y
+        y.detach().mul_(2.0)
+        with pytest.raises(InPlaceError):
+            z.backward(inputs=[y])
+        assert not y.retains_grad
+
+    def test_clearing_the_gradient_of_a_result_does_not_start_to_retain(self):
+        y = leaf(1.0) * 2
+        y.grad = None
+        assert not y.retains_grad
+
+    def test_released_below_an_input(self):
+        """The other input lies behind the released part: None or zeros would be wrong."""
+        x = leaf(1.0, 2.0)
+        h = x**3
+        (h * h).sum().backward()
+        for options in ({}, {"allow_unused": True}, {"materialize_grads": True}):
+            with pytest.raises(ReleasedGraphError):
+                grad(jg.sin(h).sum(), [h, x], **options)
+        (found,) = grad((h * h).sum(), [h])
+        assert found.tolist() == [2.0, 16.0]
+
+    def test_materialized_zeros_can_be_differentiated(self):
+        x, unused = leaf(1.0), leaf(2.0)
+        (zeros,) = grad(x.sum(), unused, create_graph=True, materialize_grads=True)
+        assert zeros.requires_grad
+        (again,) = grad((zeros * x).sum(), unused, materialize_grads=True)
+        assert again.tolist() == [0.0]
+
+    def test_an_overwritten_value_that_only_the_input_itself_needs(self):
+        x = leaf(2.0)
+        y = x * x
+        x.detach().mul_(3.0)
+        (found,) = grad(y, y)
+        assert found.tolist() == [1.0]
+
+
+class TestNoLongerRequiringGrad:
+    @pytest.mark.parametrize("stop", [lambda x: x.requires_grad_(False), lambda x: x.detach_()])
+    def test_gradients_of_consumers_recorded_before_are_dropped(self, stop):
+        x = leaf(1.0, 2.0)
+        y = x * 2
+        stop(x)
+        y.sum().backward()
+        assert x.grad is None
+
+    @pytest.mark.parametrize("stop", [lambda x: x.requires_grad_(False), lambda x: x.detach_()])
+    def test_and_arrive_when_it_requires_grad_again(self, stop):
+        x = leaf(1.0, 2.0)
+        y = x * 2
+        stop(x)
+        x.requires_grad_()
+        y.sum().backward()
+        assert x.grad.tolist() == [2.0, 2.0]
+
+    def test_detach_in_place_keeps_the_gradient(self):
+        x = leaf(1.0)
+        (x * 2).sum().backward()
+        x.detach_()
+        assert x.grad.tolist() == [2.0]
+        y = leaf(1.0) * 2
+        y.retain_grad()
+        (y * 3).sum().backward()
+        y.detach_()
+        assert y.grad.tolist() == [3.0]
+
+
+class TestLeavesThatAreViews:
+    def test_a_view_of_a_view_that_is_a_leaf_is_not_written(self):
+        base = jg.tensor([1.0, 2.0, 3.0])
+        v = base[1:]
+        v.requires_grad_()
+        for write in (lambda: v[:].mul_(2.0), lambda: v[0:1].add_(1.0), lambda: v.__setitem__(0, 5.0)):
+            with pytest.raises(InPlaceError):
+                write()
+        assert base.tolist() == [1.0, 2.0, 3.0]
+        with jg.no_grad():
+            v[:].mul_(2.0)
+        assert v.tolist() == [4.0, 6.0]
+        assert v.is_leaf
+        (v * v).sum().backward()
+        assert v.grad.tolist() == [8.0, 12.0]

@@ -298,9 +298,11 @@ class TestViews:
         b[0:1] = w
         assert v.requires_grad
         assert not v.is_leaf
-        b.fill_(3.0)
-        assert not b.requires_grad
-        assert not v.requires_grad
+        b.fill_(3.0)  # as b[:] = 3.0: still tracked, and only zeros reach w
+        assert b.requires_grad
+        assert v.requires_grad
+        (b.sum() + v.sum()).backward()
+        assert w.grad.tolist() == [0.0]
 
     def test_dead_views_cost_nothing(self):
         a = leaf(1.0, 2.0)
@@ -883,3 +885,30 @@ def test_random_programs_against_finite_differences(steps):
                 moved.append(number(*arguments))
             slope = (moved[0] - moved[1]) / (2 * h)
             assert gradient[i].item() == pytest.approx(slope, rel=1e-6, abs=1e-6)
+
+
+class TestConstantsWrittenOverAll:
+    """What was tracked stays tracked when constants are written over all of it; only zeros flow on."""
+
+    @pytest.mark.parametrize(
+        "write", [lambda c: c.zero_(), lambda c: c.fill_(3.0), lambda c: c.copy_(jg.tensor([3.0, 4.0]))]
+    )
+    def test_still_tracked(self, write):
+        a = leaf(1.0, 2.0)
+        c = a * a
+        view = c[1:]
+        c.retain_grad()
+        write(c)
+        assert c.requires_grad
+        assert view.requires_grad
+        assert c.retains_grad
+        (c * 2).sum().backward()
+        assert a.grad.tolist() == [0.0, 0.0]
+        assert c.grad.tolist() == [2.0, 2.0]
+
+    def test_infinite_slopes_below_do_not_matter(self):
+        a = leaf(0.0, 4.0)
+        c = jg.sqrt(a)
+        c.zero_()
+        c.sum().backward()
+        assert a.grad.tolist() == [0.0, 0.0]

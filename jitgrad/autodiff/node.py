@@ -15,12 +15,13 @@ next_tick: Final = itertools.count(1).__next__
 class Leaf:
     """Where the gradient of a tensor that the user made arrives."""
 
-    __slots__ = ("after", "dtype", "grad", "hooks", "shape", "tick")
+    __slots__ = ("active", "after", "dtype", "grad", "hooks", "shape", "tick")
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         self.shape = shape
         self.dtype = dtype
         self.tick = next_tick()  # nothing recorded before leads here
+        self.active = True  # False once its tensor has stopped requiring grad: what arrives is dropped
         self.grad: Any = None
         self.hooks: Hooks | None = None
         self.after: Hooks | None = None  # called when the gradient has been added up

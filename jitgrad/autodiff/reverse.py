@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.autodiff.node import Edge, GradNode, Leaf
-from jitgrad.autodiff.rules import Mask, union
+from jitgrad.autodiff.node import Edge, GradNode, Hooks, Leaf
+from jitgrad.autodiff.rules import Mask, union, union_of_values
 from jitgrad.core.dispatch import as_value, wrap
 from jitgrad.core.memory import any_writes, overwritten
 from jitgrad.core.modes import Anomaly, grad_mode, in_backward, recording_mode
 from jitgrad.errors import AnomalyError, InPlaceError, ReleasedGraphError, ShapeError
-from jitgrad.ops.linear import convert
+from jitgrad.ops.linear import convert, copy_of
 
 __all__ = ["Target", "check_memory", "reachable", "sweep"]
 
@@ -203,9 +203,10 @@ class _Sweep:
                 continue
             tensor = value if self.record else wrap(value)
             if hooks:
-                changed = hooks(tensor)
-                if changed is not tensor:
-                    tensor = _checked_gradient(changed, tensor)
+                tensor = _through_hooks(hooks, tensor)
+                mask = self.masks.pop(node, None)
+                if mask is not None and not tensor.is_traced:  # a hook may put something where there was nothing
+                    self.masks[node] = union_of_values(mask, tensor)
             if retained:
                 # stored at the end: a sweep that fails on the way changes nothing
                 self.retained.append((node, slot, tensor if self.record else wrap(tensor._value.copy())))
@@ -227,6 +228,13 @@ def _example(array: np.ndarray[Any, Any]) -> str:
     """The first element that is not finite, and where it is."""
     index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
     return f"{array[index]} at {list(index)} of shape {array.shape}"
+
+
+def _through_hooks(hooks: Hooks, gradient: Any) -> Any:
+    """What the hooks make of a gradient. They get a copy: the same gradient may be on its way to other operands."""
+    given = copy_of(gradient)
+    changed = hooks(given)
+    return given if changed is given else _checked_gradient(changed, given)
 
 
 def _checked_gradient(changed: Any, old: Any) -> Any:
@@ -302,16 +310,15 @@ def _propagate(
                 there = g[slot] if node.recorder.outputs > 1 else g
                 if there is not None:  # a copy, since the same array may go on from here
                     arrived[node, slot] = there if create_graph else there.copy()
+            if node.edges is None and any(target.tick < node.tick for target in wanted):
+                raise _consumed(node)  # the others may be behind it
             if not any(e in state.only for e in node.edges or ()):
                 continue
         visit(node, g)
     for edge, cotangent in pending.items():
         if isinstance(edge, Leaf):
             if edge.hooks:
-                lifted = cotangent if create_graph else wrap(cotangent)
-                changed = edge.hooks(lifted)
-                if changed is not lifted:
-                    changed = _checked_gradient(changed, lifted)
+                changed = _through_hooks(edge.hooks, cotangent if create_graph else wrap(cotangent))
                 cotangent = changed if create_graph else changed._value
                 state.owned.discard(edge)
             if not create_graph and edge not in state.owned:

@@ -18,7 +18,7 @@ from jitgrad.errors import NotDifferentiableError
 from jitgrad.ops.elementwise import where
 from jitgrad.ops.linear import expand, sum_to
 
-__all__ = ["Mask", "is_plain", "jvp", "scaled", "union", "vjp"]
+__all__ = ["Mask", "is_plain", "jvp", "scaled", "union", "union_of_values", "vjp"]
 
 
 class Mask:
@@ -48,6 +48,11 @@ def union(a: Mask | None, b: Mask | None) -> Mask | None:
     if a is None or b is None:
         return None
     return Mask(lambda: a.get() | b.get(), max(a.depth, b.depth) + 1)
+
+
+def union_of_values(mask: Mask, cotangent: Value) -> Mask:
+    """``mask`` for a cotangent that was changed by hand: structurally zero only where it still is zero."""
+    return Mask(lambda: mask.get() | (cotangent != 0.0), mask.depth + 1)
 
 
 def scaled(g: Value, partial: Value) -> Value:

@@ -108,8 +108,9 @@ def grad(
                 cotangent = copy_of(cotangent) if create_graph else cotangent.copy()
             found.append(cotangent if create_graph else make(cotangent, aval_of(cotangent)))
         elif materialize_grads:
-            zeros = np.zeros(tensor.shape, tensor.dtype)
-            found.append(make(zeros, aval_of(zeros)))
+            array = np.zeros(tensor.shape, tensor.dtype)
+            zeros = make(array, aval_of(array))
+            found.append(zeros.requires_grad_() if create_graph else zeros)  # their derivatives are zeros, not an error
         elif allow_unused:
             found.append(None)
         else:

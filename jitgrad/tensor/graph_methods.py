@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ def starting_cotangent(tensor: Tensor, gradient: Any, what: str = "backward") ->
 def store_gradients(arrived: dict[Any, Any], create_graph: bool) -> None:
     """Add what arrived at the leaves to their ``grad``."""
     for (edge, _), cotangent in arrived.items():
-        if not isinstance(edge, Leaf):
+        if not isinstance(edge, Leaf) or not edge.active:
             continue
         old = edge.grad
         if create_graph:  # a tensor of its own: several leaves may be given the same cotangent
@@ -130,25 +130,37 @@ def run_backward(
             if tensor._edge is None:
                 raise no_graph(tensor, "backward, inputs")
         targets = [(t._edge, t._slot) for t in inputs]
-    arrived = sweep(
-        [(t._edge, t._slot, c if create_graph else c._value) for t, c in zip(roots, cotangents, strict=True)],  # type: ignore[misc]
-        retain_graph=create_graph if retain_graph is None else retain_graph,
-        create_graph=create_graph,
-        targets=targets,
-        anomaly=anomaly_mode(),
-    )
+    retaining = _retain_targets(targets or ())
+    try:
+        arrived = sweep(
+            [(t._edge, t._slot, c if create_graph else c._value) for t, c in zip(roots, cotangents, strict=True)],  # type: ignore[misc]
+            retain_graph=create_graph if retain_graph is None else retain_graph,
+            create_graph=create_graph,
+            targets=targets,
+            anomaly=anomaly_mode(),
+        )
+    except BaseException:
+        for node, slot in retaining:
+            del node.retained[slot]
+        raise
     token = grad_mode.set(recording_mode() if create_graph else False)
     try:
         store_gradients(arrived, create_graph)
     finally:
         grad_mode.reset(token)
-    if targets is not None:
-        for (edge, slot), cotangent in arrived.items():
-            if isinstance(edge, GradNode):
-                lifted = cotangent if create_graph else make(cotangent, aval_of(cotangent))
-                edge.retained = edge.retained or {}
-                old = edge.retained.get(slot)
-                edge.retained[slot] = lifted if old is None else old + lifted
+
+
+def _retain_targets(targets: Iterable[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    """Results among the ``inputs`` of backward keep their gradients from now on; which of them did not before."""
+    started = []
+    for edge, slot in targets:
+        if isinstance(edge, GradNode):
+            if edge.retained is None:
+                edge.retained = {}
+            if slot not in edge.retained:
+                edge.retained[slot] = None
+                started.append((edge, slot))
+    return started
 
 
 def detach(self: Tensor) -> Tensor:
@@ -182,7 +194,8 @@ def detach_(self: Tensor) -> Tensor:
             "detach_() of a view: its base has the history. Detach the base, or use .detach() for a new tensor"
         )
     self._set_edge(None, 0)
-    self._leaf = None
+    if self._leaf is not None:
+        self._leaf.active = False
     self._origin = "detach"
     if self._history is not None:
         self._history.edge, self._history.slot, self._history.loose = None, 0, True

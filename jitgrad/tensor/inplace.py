@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode, Leaf, next_tick
+from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.core.aval import aval_of
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Tracer
@@ -32,7 +32,7 @@ from jitgrad.ops.linear import (
     to_numpy_index,
 )
 from jitgrad.tensor.engine import as_tensor
-from jitgrad.tensor.storage import aliased, history_edge, is_held, new_node, rebase, storage_of
+from jitgrad.tensor.storage import aliased, history_edge, is_held, new_node, rebase, storage_of, views_a_leaf
 from jitgrad.tensor.tensor import Tensor, make
 
 __all__ = ["assign", "set_item", "take_history"]
@@ -40,7 +40,7 @@ __all__ = ["assign", "set_item", "take_history"]
 
 def _check_target(target: Tensor, operation: str) -> None:
     """Whether this tensor may be written at all."""
-    if grad_mode.get() and (isinstance(target._edge, Leaf) or isinstance(history_edge(target)[0], Leaf)):
+    if grad_mode.get() and views_a_leaf(target):
         what = "a view of a leaf" if target._chain else "a leaf"
         raise InPlaceError(
             f"{operation} writes {what} that requires grad; its history would begin in the middle. To update a "
@@ -151,9 +151,10 @@ def _new_history(target: Tensor, value: Tensor, chain: ViewChain) -> tuple[Any, 
             "a value that requires grad is written into a view that was made under no_grad: its base could not follow. Make "
             "the view outside of no_grad, or write value.detach()"
         )
-    if not chain:
-        return value._edge, value._slot
     edge, slot = history_edge(target)
+    if not chain and (value._edge is not None or edge is None):
+        return value._edge, value._slot
+    # a constant written over the whole keeps the history, through which only zeros flow, as one written over a part does
     if edge is None and value._edge is None:
         return None, 0
     history = target._history

@@ -143,15 +143,20 @@ class Tensor:
                 self._check_differentiable("requires_grad")
                 if self._leaf is None:
                     self._leaf = Leaf(self.shape, self.dtype)
+                self._leaf.active = True
                 self._set_edge(self._leaf, 0)
-                if self._history is not None and not self._chain:
-                    self._history.edge, self._history.slot = self._leaf, 0
+                if self._history is not None:
+                    if self._chain:
+                        self._history.leaf_views = True
+                    else:
+                        self._history.edge, self._history.slot = self._leaf, 0
         elif isinstance(self._edge, GradNode):
             raise GraphError(
                 f"this tensor is the result of {self._edge.name}: only leaves can stop requiring gradients; "
                 "use .detach() for a tensor outside of the graph"
             )
         elif self._edge is not None:
+            self._edge.active = False
             self._set_edge(None, 0)
             if self._history is not None and not self._chain:
                 self._history.edge = None
@@ -169,6 +174,9 @@ class Tensor:
             gradient = old.retained.pop(self._slot)  # retain_grad() belongs to the tensor, not to its old value
             if isinstance(edge, GradNode):
                 edge.retained = {**(edge.retained or {}), slot: gradient}
+            elif gradient is not None:  # detach_() keeps .grad, as every leaf does
+                self._leaf = self._leaf or Leaf(self.shape, self.dtype)
+                self._leaf.grad = gradient
         self._edge = edge
         self._slot = slot
 
@@ -215,6 +223,8 @@ class Tensor:
             if value.dtype != self.dtype:
                 raise DtypeError(f".grad of dtype {value.dtype} for a tensor of dtype {self.dtype}")
         if isinstance(self._edge, GradNode):
+            if value is None and not self.retains_grad:
+                return  # clearing what is not there must not start retain_grad()
             if self._edge.retained is None:
                 self._edge.retained = {}
             self._edge.retained[self._slot] = value
