@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -23,12 +22,12 @@ _MODULES: Final = ("scalar", "blas")
 @functools.cache
 def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
     try:
-        text = textwrap.dedent(inspect.getsource(function))
+        text = inspect.getsource(function)
     except OSError as error:
         raise DefinitionError(
             f"the source of {function.__qualname__} is needed to make kernels of it: {error}"
         ) from None
-    tree = ast.parse(text).body[0]
+    tree = ast.parse(text).body[0] if not text[0].isspace() else ast.parse(f"if True:\n{text}").body[0].body[0]  # type: ignore[attr-defined]
     if not isinstance(tree, ast.FunctionDef):
         raise DefinitionError(f"{function.__qualname__}: a kernel is made of a `def` function, not a lambda")
     if tree.body and isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
 import numpy as np
@@ -42,13 +41,17 @@ def __repr__(self: Tensor) -> str:
     return f"tensor({', '.join([body, *notes])})"
 
 
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 def _repr_html_(self: Tensor) -> str:
     """For notebooks: a table for up to two axes, a line otherwise."""
-    head = f"tensor {'×'.join(map(str, self.shape)) or 'scalar'} {self.dtype.name}"
-    head += "".join(f", {html.escape(n)}" for n in _notes(self) if not n.startswith("dtype"))
+    head = f"tensor {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype.name}"
+    head += "".join(f", {_escaped(n)}" for n in _notes(self) if not n.startswith("dtype"))
     array = self._value
     if isinstance(array, Tracer) or not 1 <= array.ndim <= 2 or not array.size:
-        return f"<div><code>{html.escape(repr(self))}</code></div>"
+        return f"<div><code>{_escaped(repr(self))}</code></div>"
     table = np.atleast_2d(array)
     rows = []
     for row in table[:_MOST_ROWS]:
