@@ -64,10 +64,10 @@ WORKLOADS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _seconds(run: Callable[[], Any], repeat: int) -> float:
+def _seconds(work: Callable[[Any, Any], Any], operands: list[Any], repeat: int) -> float:
     start = time.perf_counter()
     for _ in range(repeat):
-        run()
+        work(*operands)
     return (time.perf_counter() - start) / repeat
 
 
@@ -84,27 +84,24 @@ def measure(rounds: int) -> list[Row]:
         print("PyTorch is not installed: pip install '.[bench]'")
         return []
     torch.set_num_threads(1)
-    rows = []
-    for name, (n, work) in WORKLOADS.items():
-        data = np.linspace(0.5, 1.5, n), np.linspace(1.5, 0.5, n)
-        ours = [jg.tensor(d, requires_grad=True) for d in data]
-        theirs = [torch.tensor(d, requires_grad=True) for d in data]
-        for a, b in zip(_arrays(work(*ours)), _arrays(work(*theirs)), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-12, err_msg=name)
-        one = min(_seconds(lambda: work(*theirs), 3) for _ in range(3))
-        repeat = max(1, int(0.004 / one))
-        pairs = []
-        for _ in range(rounds):
-            pairs.append((_seconds(lambda: work(*ours), repeat), _seconds(lambda: work(*theirs), repeat)))
-        rows.append(
-            Row(
-                name,
-                statistics.median(a for a, _ in pairs) * 1e6,
-                statistics.median(b for _, b in pairs) * 1e6,
-                statistics.median(a / b for a, b in pairs),
-            )
-        )
-    return rows
+    return [_compare(name, n, work, rounds, torch) for name, (n, work) in WORKLOADS.items()]
+
+
+def _compare(name: str, n: int, work: Callable[[Any, Any], Any], rounds: int, torch: Any) -> Row:
+    data = np.linspace(0.5, 1.5, n), np.linspace(1.5, 0.5, n)
+    ours = [jg.tensor(d, requires_grad=True) for d in data]
+    theirs = [torch.tensor(d, requires_grad=True) for d in data]
+    for a, b in zip(_arrays(work(*ours)), _arrays(work(*theirs)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, err_msg=name)
+    one = min(_seconds(work, theirs, 3) for _ in range(3))
+    repeat = max(1, int(0.004 / one))
+    pairs = [(_seconds(work, ours, repeat), _seconds(work, theirs, repeat)) for _ in range(rounds)]
+    return Row(
+        name,
+        statistics.median(a for a, _ in pairs) * 1e6,
+        statistics.median(b for _, b in pairs) * 1e6,
+        statistics.median(a / b for a, b in pairs),
+    )
 
 
 def show(rows: list[Row]) -> None:

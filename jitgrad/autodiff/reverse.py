@@ -62,8 +62,8 @@ def check_memory(node: GradNode) -> None:
             if write is not None:
                 raise InPlaceError(
                     f"backward of {node.name} needs a value of shape {array.shape} that was overwritten in place: it was kept "
-                    f"at version {write.version - 1} of its memory or before, which is now at version {write.version}, written by "
-                    f"{write.operation} of shape {write.shape} at {write.where}. Write to a copy "
+                    f"at version {write.version - 1} of its memory or before, which is now at version {write.version}, "
+                    f"written by {write.operation} of shape {write.shape} at {write.where}. Write to a copy "
                     "(`.clone()`), or do the write after backward."
                 )
 
@@ -255,8 +255,8 @@ def sweep(
 ) -> dict[Target, Any]:
     """Propagate the cotangents ``(edge, slot, cotangent)`` and give what arrives at leaves, or at ``targets`` alone.
 
-    Cotangents are arrays, or tensors with ``create_graph`` or ``on_tensors`` (traced values, not recorded). Raises before anything is changed where memory that the
-    graph needs was overwritten.
+    Cotangents are arrays, or tensors with ``create_graph`` or ``on_tensors`` (traced values, not recorded). Raises
+    before anything is changed where memory that the graph needs was overwritten.
     """
     state = _Sweep(retain_graph, create_graph or on_tensors, anomaly == "values")
     nodes: list[GradNode] | None = None

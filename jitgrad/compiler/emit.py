@@ -386,7 +386,8 @@ class _Emitter:
 
     def _reduce(self, sink: Sink, index: Index, before: list[str], after: list[str], rows: Any, ndim: int) -> None:
         node = sink.node
-        assert node is not None and isinstance(node.primitive.impl, Reduce)
+        assert node is not None
+        assert isinstance(node.primitive.impl, Reduce)
         impl, axes = node.primitive.impl, node.params["axes"]
         self._fold(sink, self.element(node.inputs[0], index), index, axes, impl, before, after, rows)
 
@@ -534,7 +535,8 @@ class _Emitter:
     def emit(self) -> Emitted:
         self.bind_arguments()
         lines: list[str] = []
-        for self.stage, stage in enumerate(self.plan.stages):
+        for number, stage in enumerate(self.plan.stages):
+            self.stage = number
             for run in stage:
                 lines += self.call(run) if isinstance(run, Call) else self.loop(run)
         self.stage = len(self.plan.stages)

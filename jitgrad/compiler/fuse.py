@@ -106,8 +106,8 @@ class _Planner:
         self.graph = graph
         self.extents = Extents(graph)
         self.producers = {v: n for n in graph.nodes for v in n.outputs}
-        self.memory: dict[Variable, int] = {v: 0 for v in graph.inputs}
-        self.ready: dict[Atom, int] = {v: 0 for v in graph.inputs}
+        self.memory: dict[Variable, int] = dict.fromkeys(graph.inputs, 0)
+        self.ready: dict[Atom, int] = dict.fromkeys(graph.inputs, 0)
         self.stored: set[Variable] = set()  # virtual values that must be stored too
         self.runs: list[tuple[int, Sink | Call]] = []
 

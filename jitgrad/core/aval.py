@@ -61,7 +61,7 @@ def aval_of(array: np.ndarray[Any, Any]) -> ShapedArray:
 
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether values of this dtype can carry a gradient."""
-    return dtype == FLOAT64 or dtype == FLOAT32
+    return dtype in (FLOAT64, FLOAT32)
 
 
 def check_dtype(dtype: Any, what: str) -> np.dtype[Any]:

@@ -44,7 +44,7 @@ _engine: Any = _Missing()
 
 def install(engine: Engine) -> None:
     """Called once, by the tensor layer."""
-    global _engine
+    global _engine  # noqa: PLW0603  # the one seam, set once
     _engine = engine
 
 

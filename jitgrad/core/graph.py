@@ -86,6 +86,7 @@ class Graph:
     outputs: list[Atom] = field(default_factory=list)
     lines: bool = False  # nodes remember the line of the user's code that made them
     closed: bool = False  # tracing is over: nothing may be added any more
+    depth: int = 0  # how many other traces this one stands in
 
     def add_input(self, aval: ShapedArray) -> Tracer:
         """A new input, as a tracer."""
@@ -111,6 +112,12 @@ class Graph:
         outputs = tuple(Variable(a) for a in avals)
         self.nodes.append(Node(primitive, inputs, params, outputs, where, backward))
         return [Tracer(self, o) for o in outputs]
+
+    def capture(self, tracer: Tracer, source: Any) -> Atom:
+        """A value of another graph, as a value of this one; most graphs take none and raise LeakedTracerError."""
+        raise LeakedTracerError(
+            "a traced value was used outside of the function that it was traced in; return it instead of storing it"
+        )
 
     def live(self) -> Graph:
         """This graph without the nodes that no output needs (inputs stay)."""

@@ -9,7 +9,6 @@ from jitgrad.core.aval import ShapedArray
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Atom, Constant, Graph, Tracer
 from jitgrad.core.modes import grad_mode
-from jitgrad.errors import LeakedTracerError
 
 __all__ = ["atom_of", "trace"]
 
@@ -31,9 +30,5 @@ def trace(function: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], 
 def atom_of(data: Any, graph: Graph, source: Any = None) -> Atom:
     """The variable of a tracer of this graph, or a constant for an array (read again from ``source`` at each run)."""
     if isinstance(data, Tracer):
-        if data.graph is not graph:
-            raise LeakedTracerError(
-                "a traced value was used outside of the function that it was traced in; return it instead of storing it"
-            )
-        return data.variable
+        return data.variable if data.graph is graph else graph.capture(data, source)
     return Constant(data, source)

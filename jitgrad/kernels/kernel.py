@@ -37,7 +37,7 @@ _lock = threading.RLock()
 
 
 def _renew_lock() -> None:
-    global _lock
+    global _lock  # noqa: PLW0603  # a lock cannot be renewed in place
     _lock = threading.RLock()
 
 
@@ -61,7 +61,8 @@ def forget_kernels() -> None:
 def entry_point(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., Any]:
     """The function ``name`` of ``source``, ready to be called with arguments of exactly these types.
 
-    Argument codes: ``b:DTYPE`` a buffer of any rank, ``a:DTYPE:NDIM`` a C-contiguous array, ``n:DTYPE`` a number; ``r:DTYPE`` at the end: it returns a number.
+    Argument codes: ``b:DTYPE`` a buffer of any rank,
+    ``a:DTYPE:NDIM`` a C-contiguous array, ``n:DTYPE`` a number; ``r:DTYPE`` at the end: it returns a number.
     """
     key = (kernel_mode(), source, signature)
     found = _entries.get(key)

@@ -143,9 +143,10 @@ def elementwise(
     """Define an elementwise operation: the decorated body IS its scalar kernel.
 
     ``partials``: one function ``(out, *inputs) -> derivative`` an operand, in jitgrad operations; None for an operand
-    without one. ``refuses``: dtype kinds it does not take. ``masks``: where an operand reaches the result at all (see ``Partials``). Without partials, say
-    ``nondiff=True``. ``result``: dtype rule. ``operator``: Python operator, as ``*`` or ``~``. ``domain``: where the
-    property tests sample. ``public``: False for a part of another operation. ``reference``: the NumPy function to test against, by default the one of the same name.
+    without one. ``masks``: where an operand reaches the result at all (see ``Partials``). Without partials, say
+    ``nondiff=True``. ``result``: dtype rule. ``refuses``: dtype kinds that are not taken. ``operator``: Python operator,
+    as ``*`` or ``~``. ``public``: False for a part of another operation. ``domain``: where the property tests sample.
+    ``reference``: the NumPy function to test against, by default the one of the same name.
     """
 
     def decorate(body: Callable[..., Any]) -> Operation[..., Any]:

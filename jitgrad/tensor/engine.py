@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -132,7 +133,7 @@ def _constant(value: Any, dtype: np.dtype[Any]) -> Tensor:
         raise DtypeError(f"the number {value} does not fit dtype {dtype}: {error}") from None
     array.flags.writeable = False
     made = wrap(array)
-    if value and value == value:
+    if value and not math.isnan(value):
         if len(_constants) > 512:
             _constants.clear()
         _constants[value, dtype] = made
@@ -227,7 +228,8 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
 
 
 def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, Any]) -> Any:
-    graph = next(t._value.graph for t in operands if isinstance(t._value, Tracer))
+    graphs = [t._value.graph for t in operands if isinstance(t._value, Tracer)]
+    graph = graphs[0] if len(graphs) == 1 else max(graphs, key=lambda g: g.depth)  # the innermost trace
     atoms = tuple([atom_of(t._value, graph, t) for t in operands])
     avals = [ShapedArray(a.shape, a.dtype, True) for a in infer(primitive, [t._aval for t in operands], params)]
     tracers = graph.add(primitive, atoms, params, avals, user_line() if graph.lines else None, in_backward.get())

@@ -301,7 +301,8 @@ def tolist(self: Tensor) -> Any:
 def _number(self: Tensor, what: str) -> Any:
     if isinstance(self._value, Tracer):
         raise ConversionError(
-            f"{what} of a traced value at {user_line()} would lose its gradient silently; keep it a tensor and use jitgrad functions"
+            f"{what} of a traced value at {user_line()} would lose its gradient silently; keep it a tensor and use "
+            "jitgrad functions"
         )
     value = self._scalar(what)
     if self._edge is not None and grad_mode.get():

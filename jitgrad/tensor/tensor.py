@@ -165,7 +165,8 @@ class Tensor:
     def _check_differentiable(self, what: str) -> None:
         if not is_float(self.dtype):
             raise DtypeError(
-                f"{what}: only float64 and float32 tensors can have gradients, not {self.dtype}; convert with .astype(float) first"
+                f"{what}: only float64 and float32 tensors can have gradients, not {self.dtype}; "
+                "convert with .astype(float) first"
             )
 
     def _set_edge(self, edge: Edge | None, slot: int) -> None:

@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from jitgrad.autodiff.reverse import sweep
 from jitgrad.core.aval import aval_of
 from jitgrad.core.dispatch import constant
