@@ -17,7 +17,20 @@ from jitgrad.ops.catalog import public_names as _public_names
 from jitgrad.tensor import Tensor
 from jitgrad.tensor.creation import asarray, from_dlpack, from_numpy, tensor
 from jitgrad.tensor.methods import public_function as _public_function
-from jitgrad.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jit, jvp, linearize, value_and_grad, vjp
+from jitgrad.transforms import (
+    grad,
+    hessian,
+    hvp,
+    jacfwd,
+    jacobian,
+    jacrev,
+    jit,
+    jvp,
+    linearize,
+    value_and_grad,
+    vjp,
+    vmap,
+)
 
 float32, float64, bool_ = _np.float32, _np.float64, _np.bool_
 int8, int16, int32, int64 = _np.int8, _np.int16, _np.int32, _np.int64
@@ -33,7 +46,7 @@ __all__ = [  # noqa: PLE0604
     "enable_grad", "errors", "float32", "float64", "from_dlpack", "from_numpy", "inf", "int8", "int16", "int32", "int64",
     "is_grad_enabled", "linalg", "nan", "newaxis", "no_grad", "pi", "set_grad_enabled", "tensor", "uint8", "uint16",
     "uint32", "uint64", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "linearize",
-    "value_and_grad", "vjp", *_operations,
+    "value_and_grad", "vjp", "vmap", *_operations,
 ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.trees import Structure, flatten, is_leaf, map_leaves
 
-__all__ = ["Inputs", "differentiated", "leave", "scalar_result", "selected"]
+__all__ = ["InputRecorder", "Inputs", "differentiated", "leave", "private", "scalar_result", "selected", "zeros"]
 
 
 class InputRecorder:
@@ -59,19 +59,17 @@ def _input(value: Tensor) -> Tensor:
     node = GradNode(
         InputRecorder(value._aval), () if edge is None else (edge,), (), (value._slot,) if value._slot else None
     )
-    private = make(value._value, value._aval)
-    private._edge = node
-    return private
+    made = make(value._value, value._aval)
+    made._edge = node
+    return made
 
 
-def _private(leaf: Any) -> Any:
+def private(leaf: Any) -> Any:
     """An argument that is not differentiated: arrays become private tensors, still linked to the caller's graph."""
     if isinstance(leaf, np.ndarray):
         return as_tensor(leaf)
     if isinstance(leaf, Tensor):
-        private = make(leaf._value, leaf._aval)
-        private._edge, private._slot = leaf._edge, leaf._slot
-        return private if leaf._edge is None else _input(leaf)
+        return make(leaf._value, leaf._aval) if leaf._edge is None else _input(leaf)
     return leaf
 
 
@@ -120,7 +118,10 @@ def selected(argnums: Any, count: int, what: str) -> tuple[tuple[int, ...], bool
     for i in listed:
         if not -count <= i < count:
             raise ArgumentError(f"{what}: argnums={argnums} for a call with {count} positional arguments")
-    return tuple(i % count for i in listed), single
+    positions = tuple(i % count for i in listed)
+    if len(set(positions)) < len(positions):
+        raise ArgumentError(f"{what}: argnums={argnums} names an argument twice")
+    return positions, single
 
 
 def differentiated(args: tuple[Any, ...], argnums: Any, what: str) -> Inputs:
@@ -132,9 +133,9 @@ def differentiated(args: tuple[Any, ...], argnums: Any, what: str) -> Inputs:
     structures, counts = [], []
     for i in positions:
         flat, structure = flatten(args[i])
-        private = [_differentiable(leaf, f"{what}, argument {i}") for leaf in flat]
-        made[i] = structure.unflatten(private)
-        leaves += private
+        moving = [_differentiable(leaf, f"{what}, argument {i}") for leaf in flat]
+        made[i] = structure.unflatten(moving)
+        leaves += moving
         given += flat
         structures.append(structure)
         counts.append(len(flat))
@@ -142,7 +143,7 @@ def differentiated(args: tuple[Any, ...], argnums: Any, what: str) -> Inputs:
 
 
 def _private_tree(tree: Any) -> Any:
-    return _private(tree) if is_leaf(tree) else map_leaves(_private, tree)
+    return private(tree) if is_leaf(tree) else map_leaves(private, tree)
 
 
 def _differentiable(leaf: Any, what: str) -> Tensor:

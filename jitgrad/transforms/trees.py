@@ -11,7 +11,9 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["Structure", "flatten", "is_leaf"]
+from jitgrad.errors import ArgumentError
+
+__all__ = ["Structure", "flatten", "flatten_axes", "is_leaf", "map_leaves"]
 
 
 class Structure:
@@ -65,7 +67,7 @@ def _register(kind: type) -> None:
         return tuple(getattr(obj, n) for n in names), None, names
 
     def put_together(_: None, children: Sequence[Any]) -> Any:
-        made = object.__new__(kind)
+        made: Any = object.__new__(kind)
         for name, child in zip(names, children, strict=True):
             object.__setattr__(made, name, child)
         return made
@@ -90,10 +92,32 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
         if not unknown:
             return leaves, Structure(spec)
         for kind in unknown:
-            _register(kind)
+            _register(kind)  # type: ignore[arg-type]
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     """The tree with a function applied to every leaf."""
     leaves, structure = flatten(tree)
     return structure.unflatten([function(leaf) for leaf in leaves])
+
+
+def flatten_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
+    """An axis, or None, for each leaf of a tree; one for a whole container goes for all of its leaves.
+
+    >>> flatten_axes((0, None), ({"a": 1.0, "b": 2.0}, 3.0), "axes")
+    [0, 0, None]
+    """
+    flatten(tree)  # makes its dataclasses known
+    flatten(axes)
+    options = {"none_is_leaf": True, "namespace": "jitgrad"}
+    try:
+        spread = _optree().broadcast_prefix(axes, tree, **options)
+    except (ValueError, TypeError) as error:
+        raise ArgumentError(f"{what}: {axes!r} does not fit what it stands for: {error}") from None
+    found = [
+        axis for axis, leaf in zip(spread, _optree().tree_leaves(tree, **options), strict=True) if leaf is not None
+    ]
+    for axis in found:
+        if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):
+            raise ArgumentError(f"{what}: an axis is an int or None, not {axis!r}")
+    return found

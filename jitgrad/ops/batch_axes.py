@@ -1,0 +1,59 @@
+"""Which array operations take a batch of operands as they are: what batching has to know of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jitgrad.core.primitive import Primitive
+from jitgrad.ops import linalg, matrices, recurrence, reduction, softmax, sorting, statistics
+
+__all__ = ["ALONG_AXES", "LEADING"]
+
+LEADING: Final[frozenset[Primitive]] = frozenset(
+    {
+        matrices.lower,
+        matrices.solve_lower,
+        matrices.solve_matrix,
+        matrices.inverse,
+        matrices.pseudo_inverse,
+        matrices.determinant,
+        matrices.sign_and_log_determinant,
+        matrices.cofactors,
+        matrices.cofactors_change,
+        matrices.cholesky_factor,
+        matrices.eigen,
+        matrices.eigenvalues_of,
+        matrices.singular,
+        matrices.singular_values_of,
+        matrices.orthogonal,
+    }
+)
+"""They work on the last axes; leading ones, of the same extents in every operand, are a batch."""
+
+ALONG_AXES: Final[frozenset[Primitive]] = frozenset(
+    {
+        linalg.length,
+        linalg.power_length,
+        recurrence.cumulative_sum_along,
+        recurrence.cumulative_product,
+        recurrence.recurrence,
+        reduction.exclusive_products,
+        reduction.shared_at_extremum,
+        reduction.mean_at_extremum,
+        reduction.argmax_over,
+        reduction.argmin_over,
+        softmax.softmax_pull,
+        softmax.softmax_over,
+        softmax.softmax_shares,
+        softmax.logsumexp_over,
+        softmax.log_softmax_pull,
+        softmax.log_softmax_over,
+        sorting.sorting_order,
+        sorting.sorted_values,
+        statistics.center,
+        statistics.scaled_center,
+        statistics.var_over,
+        statistics.std_over,
+    }
+)
+"""They work along ``axis`` or ``axes``; every other axis, in every operand, is a batch."""
