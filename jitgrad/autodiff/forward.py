@@ -65,9 +65,7 @@ def push(
     return [value(a) for a in graph.outputs], [moving.get(a) for a in graph.outputs]
 
 
-def push_recorded(
-    outputs: Sequence[Target], tangents: dict[Target, Value], record: bool
-) -> list[Value | None]:
+def push_recorded(outputs: Sequence[Target], tangents: dict[Target, Value], record: bool) -> list[Value | None]:
     """The tangents of recorded results, given those of some of the nodes that they were computed from.
 
     ``outputs`` and the keys of ``tangents`` are nodes with the number of the result. The nodes must have been recorded

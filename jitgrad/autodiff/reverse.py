@@ -92,8 +92,7 @@ class _Sweep:
     def add(self, edge: Edge, slot: int, cotangent: Any, mask: Mask | None, fresh: bool) -> None:
         """Add a contribution to what an edge gets."""
         pending = self.pending
-        is_node = type(edge) is GradNode
-        if is_node and edge.recorder.outputs > 1:
+        if isinstance(edge, GradNode) and edge.recorder.outputs > 1:
             slots = pending.get(edge)
             if slots is None:
                 slots = pending[edge] = [None] * edge.recorder.outputs
@@ -111,7 +110,7 @@ class _Sweep:
             pending[edge] = cotangent
             if fresh:
                 self.owned.add(edge)
-            if is_node:
+            if isinstance(edge, GradNode):
                 heappush(self.heap, (-edge.tick, edge))
                 if mask is not None:
                     self.masks[edge] = mask
@@ -176,7 +175,7 @@ class _Sweep:
             self._check_finite(node, found)
         for i, (edge, pair) in enumerate(zip(edges, found, strict=True)):
             if pair is not None and (self.only is None or edge in self.only):
-                self.add(edge, slots[i] if slots else 0, *pair, False)
+                self.add(edge, slots[i] if slots else 0, pair[0], pair[1], False)
 
     def _values(self, node: GradNode, g: Any, mask: Mask | None) -> list[Any]:
         if self.record:
@@ -312,7 +311,7 @@ def _propagate(
                     arrived[node, slot] = there if create_graph else there.copy()
             if node.edges is None and any(target.tick < node.tick for target in wanted):
                 raise _consumed(node)  # the others may be behind it
-            if not any(e in state.only for e in node.edges or ()):
+            if state.only is not None and not any(e in state.only for e in node.edges or ()):
                 continue
         visit(node, g)
     for edge, cotangent in pending.items():

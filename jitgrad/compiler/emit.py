@@ -556,7 +556,8 @@ class _Emitter:
         text += (
             "\n".join([f"def {self.name}({', '.join(arguments)}):", *_indent([*head, *(lines or ["pass"])], 1)]) + "\n"
         )
-        codes = [f"b:{a.aval.dtype.name}" for a in (*self.graph.inputs, *self.captured)]
+        read: list[Any] = [*self.graph.inputs, *self.captured]
+        codes = [f"b:{a.aval.dtype.name}" for a in read]
         codes += ["b:int64", "b:float64"]
         codes += [f"b:{b.dtype.name}" for b in (*written, *self.temporaries)]
         codes += ["r:float64"] if self.returned is not None else []

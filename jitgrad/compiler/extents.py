@@ -81,9 +81,9 @@ class Extents:
                 self._same((out, j), (first, i))
         elif primitive is slice_view or primitive is place:
             small, large = (out, first) if primitive is slice_view else (first, out)
-            for j, i, entry in index_axes(params["index"], large.aval.ndim):
-                if j is not None and entry == (None, None, None):
-                    self._same((small, j), (large, i))
+            for part, whole, entry in index_axes(params["index"], large.aval.ndim):
+                if part is not None and entry == (None, None, None):
+                    self._same((small, part), (large, whole))
         elif primitive is gather:
             for i in range(out.aval.ndim):
                 self._same((out, i), (node.inputs[1], i))

@@ -74,7 +74,7 @@ def check_dtype(dtype: Any, what: str) -> np.dtype[Any]:
     if native not in _SUPPORTED:
         hint = "; convert to float64 first (.astype(float))" if native.kind in "fOUS" else ""
         raise DtypeError(f"{what}: dtype {made} is not supported; use float64, float32, bool or an integer type{hint}")
-    return native
+    return native  # type: ignore[no-any-return]
 
 
 def result_dtype(*operands: Any) -> np.dtype[Any]:

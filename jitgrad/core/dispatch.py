@@ -17,7 +17,7 @@ __all__ = ["Engine", "as_value", "constant", "engine", "install", "is_value", "w
 class Engine(Protocol):
     """What the core needs to know of tensors."""
 
-    value_class: type
+    value_class: type[Any]
 
     def as_value(self, obj: Any, what: str) -> Value:
         """A tensor of anything array-like; tensors pass unchanged."""

@@ -53,7 +53,7 @@ class Constant:
 
     def current(self) -> np.ndarray[Any, Any]:
         """The value as it is now."""
-        return self.value if self.source is None else self.source._value  # type: ignore[no-any-return]
+        return self.value if self.source is None else self.source._value
 
     @property
     def is_literal(self) -> bool:

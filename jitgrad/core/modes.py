@@ -154,7 +154,7 @@ class no_grad(_GradMode):
         made = super().__new__(cls)
         if function is None:
             return made
-        made.__init__()
+        made.__init__()  # type: ignore[misc]
         return made(function)
 
     def __init__(self, function: None = None) -> None:

@@ -65,15 +65,15 @@ class _Call:
     def number(self, value: float) -> Any:
         """The address of a constant of the arrays' dtype."""
         constant = self.context.get_constant(self.dtype, value)
-        return self.builder.bitcast(cgutils.alloca_once_value(self.builder, constant), _POINTER)  # type: ignore[no-untyped-call]
+        return self.builder.bitcast(cgutils.alloca_once_value(self.builder, constant), _POINTER)
 
     def call(self, symbol: str, *values: Any) -> Any:
         """Call a routine; a negative status means that the call itself was wrong, or that SciPy is damaged."""
         kind = ir.FunctionType(_I32, [v.type for v in values])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, symbol)  # type: ignore[no-untyped-call]
+        function = cgutils.get_or_insert_function(self.builder.module, kind, symbol)
         status = self.builder.call(function, values)
         wrong = self.builder.icmp_signed("<", status, _I32(0))
-        numba_linalg.check_lapack_return(self.context, self.builder, self.builder.select(wrong, status, _I32(0)))  # type: ignore[no-untyped-call]
+        numba_linalg.check_lapack_return(self.context, self.builder, self.builder.select(wrong, status, _I32(0)))
         return self.builder.sext(status, _I64)
 
 
@@ -82,7 +82,7 @@ def _routine(ranks: str, emit: Callable[[_Call], Any]) -> Any:
     of pivots). The result is LAPACK's ``info``: 0, or what the routine says with it."""
 
     def typed(*args: Any) -> Any:
-        numba_linalg._check_lapack_int_width()  # type: ignore[no-untyped-call]
+        numba_linalg._check_lapack_int_width()
         dtypes = set()
         for argument, rank in zip(args, ranks, strict=True):
             if rank == "?":

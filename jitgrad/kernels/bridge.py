@@ -18,7 +18,7 @@ import scipy
 from numba.core import types
 from numba.core.compiler import CompileResult, Flags, compile_extra
 from numba.core.registry import cpu_target
-from numba.core.runtime import rtsys
+from numba.core.runtime import rtsys  # type: ignore[attr-defined]
 from numba.core.serialize import dumps
 
 from jitgrad._version import __version__
@@ -27,13 +27,14 @@ from jitgrad.kernels import blas, buffer, vecmath
 
 __all__ = ["cpu", "deserialize", "make", "options", "serialize", "versions"]
 
+_njit: Any = numba.njit  # its stubs do not know every option
 _NAMESPACE: dict[str, Any] = {
     "__name__": __name__,  # kernels belong to a module that can be imported, else they cannot be loaded again
     **vecmath.NAMESPACE,
     **blas.NAMESPACE,
     **buffer.INTRINSICS,
     "np": np,
-    "carray": numba.carray,
+    "carray": getattr(numba, "carray"),  # noqa: B009  # its stubs do not know it
     "INF": float("inf"),
     "NAN": float("nan"),
     "boolean": types.boolean,
@@ -120,8 +121,8 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> CompileResult:
     exec(compile(source, filename, "exec"), names)
     for helper in names.keys() - before - {name}:  # functions that the kernel calls
         if isinstance(names[helper], FunctionType):
-            names[helper] = numba.njit(error_model="numpy", no_cpython_wrapper=True)(names[helper])
-    flags = Flags()
+            names[helper] = _njit(error_model="numpy", no_cpython_wrapper=True)(names[helper])
+    flags: Any = Flags()
     flags.nrt = True
     flags.error_model = "numpy"
     flags.no_cfunc_wrapper = True
@@ -131,7 +132,7 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> CompileResult:
     target.refresh()
     arguments = tuple([_argument(code) for code in signature if not code.startswith("r:")])
     result = getattr(types, signature[-1][2:]) if signature[-1].startswith("r:") else types.none
-    return compile_extra(typing, target, names[name], arguments, result, flags, {})
+    return compile_extra(typing, target, names[name], arguments, result, flags, {})  # type: ignore[no-any-return]
 
 
 def serialize(result: CompileResult) -> bytes:
@@ -143,4 +144,4 @@ def deserialize(payload: bytes) -> CompileResult:
     """The kernel of ``serialize``; the caller vouches for where the bytes come from."""
     if b"NRT_" in payload:  # its code calls Numba's run-time library, which Numba makes ready only when it compiles
         rtsys.initialize(cpu_target.target_context)
-    return CompileResult._rebuild(cpu_target.target_context, *pickle.loads(payload))
+    return CompileResult._rebuild(cpu_target.target_context, *pickle.loads(payload))  # type: ignore[no-any-return]

@@ -33,7 +33,7 @@ class Buffer(types.Type):
 
 
 @register_model(Buffer)
-class _BufferModel(models.StructModel):  # type: ignore[misc]
+class _BufferModel(models.StructModel):
     def __init__(self, manager: Any, kind: Buffer) -> None:
         members = [
             ("data", types.CPointer(kind.dtype)),

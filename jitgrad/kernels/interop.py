@@ -71,14 +71,14 @@ def contiguous(array: Any) -> Any:
     raise NotImplementedError
 
 
-@overload(contiguous)  # type: ignore[untyped-decorator]
+@overload(contiguous)
 def _contiguous(array):  # type: ignore[no-untyped-def]  # Numba compares the signature with the lambdas'
     if isinstance(array, types.Array) and array.layout != "C":
         return lambda array: np.ascontiguousarray(array)
     return lambda array: array
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def slice_start(start, stop, step, n):  # type: ignore[no-untyped-def]
     """Where a slice of an axis of extent n begins."""
     backward = step is not None and step < 0
@@ -89,7 +89,7 @@ def slice_start(start, stop, step, n):  # type: ignore[no-untyped-def]
     return min(start, n - 1 if backward else n)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def slice_extent(start, stop, step, n):  # type: ignore[no-untyped-def]
     """How many elements a slice of an axis of extent n has."""
     by = 1 if step is None else step

@@ -269,7 +269,7 @@ def _outlined_call(body: Callable[[Value], Value], x: Value) -> Any:
     module = x.builder.module
     name = f"jitgrad_{body.__name__.strip('_')}"
     function_type = ir.FunctionType(F64, [F64])
-    outlined = cgutils.get_or_insert_function(module, function_type, name)  # type: ignore[no-untyped-call]
+    outlined = cgutils.get_or_insert_function(module, function_type, name)
     if outlined.is_declaration:
         outlined.linkage = "linkonce_odr"
         for attribute in ("noinline", "cold", "nounwind", "readnone"):
@@ -301,7 +301,7 @@ def _unused_variant(module: Any) -> str:
 
 def plain_number(ty: Any) -> Any:
     """The Numba type if it is a real number that kernels know (a literal loses its value), else None."""
-    ty = types.unliteral(ty)  # type: ignore[no-untyped-call]
+    ty = types.unliteral(ty)
     return ty if isinstance(ty, types.Integer | types.Boolean) or ty in (types.float64, types.float32) else None
 
 

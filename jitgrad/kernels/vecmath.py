@@ -670,7 +670,7 @@ def _floating(args: Sequence[Any]) -> tuple[Any, list[Any]]:
 
 def _floating_pair(args: Sequence[Any]) -> tuple[Any, list[Any]]:
     ty, operands = _floating(args)
-    return types.UniTuple(ty, 2), operands  # type: ignore[no-untyped-call]
+    return types.UniTuple(ty, 2), operands
 
 
 def _float_function(

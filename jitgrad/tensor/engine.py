@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -66,7 +65,7 @@ def as_tensor(obj: Any, what: str = "argument") -> Tensor:
         return wrap(_scalar_array(obj, None))
     if isinstance(obj, list | tuple):
         return _of_sequence(obj, what)
-    if isinstance(obj, complex) and not isinstance(obj, numbers.Real):
+    if isinstance(obj, complex):
         raise DtypeError(f"{what}: complex numbers are not supported; use real and imaginary parts")
     try:
         array = np.asarray(obj)
@@ -101,7 +100,7 @@ def _of_sequence(items: Sequence[Any], what: str) -> Tensor:
         shapes = {p.shape for p in parts}
         if len(shapes) > 1:
             raise ShapeError(f"{what}: a ragged list, with elements of shapes {', '.join(map(str, sorted(shapes)))}")
-        return stack_values(parts)
+        return stack_values(parts)  # type: ignore[no-any-return]
     try:
         array = np.array(items)
     except ValueError:
@@ -408,7 +407,8 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
                 if origin is not None:
                     result._origin = origin
                 return result
-            needs, edges = _SECOND, (second,)
+            needs: tuple[int, ...] = _SECOND
+            edges: tuple[Any, ...] = (second,)
         elif second is None:
             needs, edges = _FIRST, (first,)
         else:

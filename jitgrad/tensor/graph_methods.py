@@ -284,8 +284,8 @@ def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.n
     if dtype is not None and np.dtype(dtype) != array.dtype:
         if copy is False:
             raise ValueError(f"a copy is needed to convert {array.dtype} to {dtype}")
-        return array.astype(dtype)
-    return array.copy() if copy else array
+        return array.astype(dtype)  # type: ignore[no-any-return]
+    return array.copy() if copy else array  # type: ignore[no-any-return]
 
 
 def item(self: Tensor) -> Any:

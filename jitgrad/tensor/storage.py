@@ -158,7 +158,7 @@ def is_held(tensor: Tensor) -> bool:
     holders: list[Any] = [tensor] if storage is None else [*storage.members.alive(), *storage.exports()]
     memory = Exported(owner(tensor._value))
     if not isinstance(memory._value, np.ndarray):
-        return True  # who else uses a foreign buffer cannot be known
+        return True  # type: ignore[unreachable]  # who else uses a foreign buffer cannot be known
     holders.append(memory)
     known = Counter(id(h._value) for h in holders)
     # a view refers to the memory by its base, once for all who hold the view

@@ -212,7 +212,7 @@ class Tensor:
                 stacklevel=2,
             )
             return None
-        return None if self._leaf is None else self._leaf.grad  # type: ignore[no-any-return]
+        return None if self._leaf is None else self._leaf.grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:

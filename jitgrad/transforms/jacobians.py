@@ -36,9 +36,9 @@ def _stacked(rows: Sequence[Tensor], shape: tuple[int, ...], empty: Tensor, axis
         whole = make(nothing, aval_of(nothing))
     whole = reshape_to(whole, shape=(*shape, *empty.shape))
     if axis_first:
-        return whole
+        return whole  # type: ignore[no-any-return]
     order = (*range(len(shape), whole.ndim), *range(len(shape)))
-    return whole.transpose(order)
+    return whole.transpose(order)  # type: ignore[no-any-return]
 
 
 def _rebuild(blocks: list[list[Tensor]], structure: Structure, inputs: Inputs, as_tensors: bool) -> Any:

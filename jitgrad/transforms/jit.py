@@ -48,6 +48,8 @@ class Compiled:
 class JitFunction:
     """A function that is compiled for the shapes and dtypes of its arguments when it is first called with them."""
 
+    __name__: str
+
     def __init__(self, function: Callable[..., Any], static_argnums: Any, static_argnames: Any) -> None:
         functools.update_wrapper(self, function)
         self._function = function
@@ -59,7 +61,7 @@ class JitFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:  # the usual case: contiguous ndarrays, nothing to record
-            key = []
+            key: list[Any] = []
             for a in args:
                 if type(a) is not _ndarray or not a.flags.c_contiguous:
                     break
@@ -108,7 +110,7 @@ class JitFunction:
         space = {"call": call, "plain": _plain}
         arguments = ", ".join(f"a{i}" for i in range(len(args)))
         exec(f"def fast({arguments}):\n    results = call({arguments})\n    return {text}", space)
-        self._fast[tuple([v for a in args for v in (a.dtype, a.shape)])] = space["fast"]  # type: ignore[assignment]
+        self._fast[tuple([v for a in args for v in (a.dtype, a.shape)])] = space["fast"]
 
     # ----------------------------------------------------------------- arguments
 
@@ -202,7 +204,7 @@ class JitFunction:
             if any(leaf is not None for leaf in compiled.leaves):
                 raise UnsupportedError(
                     f"{self.__name__}: a result that is no array or number cannot leave compiled code"
-                )  # type: ignore[attr-defined]
+                )
 
             def template(names: list[str]) -> str:
                 text = _template(compiled.structure.unflatten([_Slot(n) for n in names]))
