@@ -61,6 +61,23 @@ def copy(x: Any) -> Value:
     return copy_of(as_value(x, "copy"))
 
 
+@operation(
+    samples=lambda rng: [Call((_array(rng, 3, 4),), {}), Call((_array(rng),), {})],
+    nondiff=True,
+    reference=lambda x: x,
+)
+def stop_gradient(x: Any) -> Value:
+    """The value itself, as a constant: ``x.detach()``, for whatever is an array.
+
+    Derivative: none. Cotangents and tangents end here, at every order and in every mode.
+
+    >>> import jitgrad as jg
+    >>> jg.grad(lambda x: x * jg.stop_gradient(x))(3.0)
+    3.0
+    """
+    return as_value(x, "stop_gradient").detach()
+
+
 # --------------------------------------------------------------------------- other extents
 
 
