@@ -9,16 +9,18 @@ import numpy as np
 
 from jitgrad.core.graph import Atom, Constant, Extent, Graph, Node, Variable
 from jitgrad.core.primitive import Elementwise, Host
+from jitgrad.core.trace import trace
 from jitgrad.eager import run
+from jitgrad.errors import DefinitionError
 from jitgrad.ops.elementwise import multiply, negative
 from jitgrad.ops.linear import convert, copy_of, expand, permute, reshape_to, stop_gradient_view
 
-__all__ = ["common_subexpressions", "erase_identities", "fold_constants", "simplify"]
+__all__ = ["common_subexpressions", "erase_identities", "expand_expressions", "fold_constants", "simplify"]
 
 
 def simplify(graph: Graph) -> Graph:
     """All passes, in the order in which each helps the next."""
-    for step in (fold_constants, erase_identities, common_subexpressions):
+    for step in (expand_expressions, fold_constants, erase_identities, common_subexpressions):
         graph = step(graph).live()
     return graph
 
@@ -60,6 +62,46 @@ def _moved_extent(n: int, instead: dict[Atom, Atom]) -> int:
         return n
     atom = instead[n.atom]
     return Extent(n, atom, n.axis) if atom.aval.ndim > n.axis and atom.aval.shape[n.axis] == n else int(n)
+
+
+def expand_expressions(graph: Graph) -> Graph:
+    """Replace operations that run on their own by their expression in operations that can be fused, where they have one."""
+    expanded = Graph(graph.name, list(graph.inputs), [], [], graph.lines, graph.closed)
+    instead: dict[Atom, Atom] = {}
+    for node in graph.nodes:
+        inputs = tuple([instead.get(a, a) for a in node.inputs])
+        impl = node.primitive.impl
+        part = None
+        if isinstance(impl, Host) and impl.expression is not None:
+            part = _expression_graph(node, impl.expression)
+        if part is None:
+            params = _moved(node.params, instead)
+            expanded.nodes.append(Node(node.primitive, inputs, params, node.outputs, node.where, node.backward))
+            continue
+        inside: dict[Atom, Atom] = dict(zip(part.inputs, inputs, strict=True))
+        for step in part.nodes:
+            sources = tuple([inside.get(a, a) for a in step.inputs])
+            params = _moved(step.params, inside)
+            expanded.nodes.append(Node(step.primitive, sources, params, step.outputs, node.where, node.backward))
+        instead.update(zip(node.outputs, [inside.get(a, a) for a in part.outputs], strict=True))
+    expanded.outputs = [instead.get(a, a) for a in graph.outputs]
+    return expanded
+
+
+def _expression_graph(node: Node, expression: Callable[..., Any]) -> Graph | None:
+    """The trace of an expression on values like the operands; None where it does not apply."""
+
+    def run_expression(*values: Any) -> list[Any]:
+        found = expression(*values, **node.params)
+        return [] if found is None else list(found) if isinstance(found, tuple) else [found]
+
+    part = trace(run_expression, [a.aval for a in node.inputs], node.primitive.name)
+    if not part.outputs:
+        return None
+    inner = expand_expressions(part)
+    if [(a.aval.shape, a.aval.dtype) for a in inner.outputs] != [(v.aval.shape, v.aval.dtype) for v in node.outputs]:
+        raise DefinitionError(f"{node.primitive.name}: its expression gives other shapes or dtypes than its kernel")
+    return inner
 
 
 def fold_constants(graph: Graph) -> Graph:

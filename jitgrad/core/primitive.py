@@ -78,10 +78,15 @@ class Reduce:
 
 @dataclass(frozen=True, eq=False)
 class Host:
-    """A Python function of ndarrays (over compiled array kernels), with a rule for the avals of its results."""
+    """A Python function of ndarrays (over compiled array kernels), with a rule for the avals of its results.
+
+    ``expression`` (optional): the same result in jitgrad operations, for kernels that it is fused into; it may give None
+    for parameters and shapes that it does not cover.
+    """
 
     run: Callable[..., Any]
     infer: Callable[..., Any]
+    expression: Callable[..., Any] | None = None
 
 
 Implementation: TypeAlias = Elementwise | View | Reduce | Host

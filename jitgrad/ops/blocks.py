@@ -277,15 +277,21 @@ def host(
     constants: tuple[int, ...] = (),
     nondiff: bool = False,
     outputs: int = 1,
+    expression: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Primitive]:
     """Define a primitive by a function of ndarrays that runs array kernels; ``infer(*avals, **params)`` gives the avals
     of its results. One of ``transpose`` (linear in ``argnums``; None: in all), ``transposes`` (bilinear), ``vjp`` (with
-    ``jvp`` for forward mode; ``constants``: operands without a derivative), or ``nondiff=True``."""
+    ``jvp`` for forward mode; ``constants``: operands without a derivative), or ``nondiff=True``. ``expression``: the
+    same in jitgrad operations (None where it does not apply), for kernels that it is fused into."""
 
     def decorate(function: Callable[..., Any]) -> Primitive:
         rule = _rule(function.__name__, transpose, argnums, holes, contracts, transposes, vjp, jvp, constants, nondiff)
         return Primitive(
-            _public(function.__name__), Host(function, infer), rule, outputs=outputs, definition=_where(function)
+            _public(function.__name__),
+            Host(function, infer, expression),
+            rule,
+            outputs=outputs,
+            definition=_where(function),
         )
 
     return decorate

@@ -14,6 +14,7 @@ from jitgrad.errors import DtypeError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.axes import dropped_shape, extent_of, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation, reduction
+from jitgrad.ops.elementwise import where
 from jitgrad.ops.linear import convert, flat, kept_shape, permute, reshape_to, spread, sum_over
 from jitgrad.ops.recurrence import exclusive_products_vjp
 
@@ -256,7 +257,25 @@ def _share_transpose(h, g, x, best, *, axes):
     return mean_at_extremum(h, x, best, axes=axes)
 
 
-@host(infer=lambda g, x, best, *, axes: make_aval(x.shape, g.dtype), transpose=_share_transpose, contracts=True)
+def _share_expression(g, x, best, *, axes):
+    attained = x == spread(best, x.shape, axes)
+    ties = sum_over(convert(attained, dtype=g.dtype), axes=axes)
+    part = spread(g / ties, x.shape, axes)
+    return where(attained, part, where(spread(ties == 0.0, x.shape, axes), part * 0.0, 0.0))
+
+
+def _average_expression(h, x, best, *, axes):
+    attained = x == spread(best, x.shape, axes)
+    ties = sum_over(convert(attained, dtype=h.dtype), axes=axes)
+    return sum_over(where(attained, h, 0.0), axes=axes) / ties
+
+
+@host(
+    infer=lambda g, x, best, *, axes: make_aval(x.shape, g.dtype),
+    transpose=_share_transpose,
+    contracts=True,
+    expression=_share_expression,
+)
 def shared_at_extremum(g, x, best, *, axes):
     rows = rows_of(x, axes)
     out = np.empty(rows.shape, g.dtype)
@@ -268,6 +287,7 @@ def shared_at_extremum(g, x, best, *, axes):
     infer=lambda h, x, best, *, axes: make_aval(best.shape, h.dtype),
     transpose=lambda g, h, x, best, *, axes: shared_at_extremum(g, x, best, axes=axes),
     contracts=True,
+    expression=_average_expression,
 )
 def mean_at_extremum(h, x, best, *, axes):
     out = np.empty(best.shape, h.dtype)

@@ -17,9 +17,10 @@ from jitgrad.core.primitive import Value
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.axes import dropped_shape, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation
-from jitgrad.ops.elementwise import exp
-from jitgrad.ops.linear import flat, spread, sum_over
-from jitgrad.ops.reduction import Axis, floating, kept, reduction_samples
+from jitgrad.ops.comparison import isinf
+from jitgrad.ops.elementwise import exp, log, log1p, where
+from jitgrad.ops.linear import convert, flat, spread, sum_over
+from jitgrad.ops.reduction import Axis, floating, kept, max_over, reduction_samples
 
 __all__ = ["log_softmax", "logsumexp", "softmax"]
 
@@ -31,6 +32,48 @@ def _spread_sum(x: Value, axes: tuple[int, ...]) -> Value:
 
 def _like_first(x, *_, axes):
     return make_aval(x.shape, x.dtype)
+
+
+# --------------------------------------------------------------------------- the same in operations, to be fused
+
+
+def _top(x, axes):
+    """The greatest element, at every element; None where there is none."""
+    return spread(max_over(x, axes=axes), x.shape, axes) if x.size else None
+
+
+def _softmax_expression(x, *, axes, nothing):
+    top = _top(x, axes)
+    if top is None:
+        return None
+    weights = where(top == np.inf, where(x == top, 1.0, 0.0), exp(x - top))
+    shares = weights * spread(1.0 / sum_over(weights, axes=axes), x.shape, axes)
+    return where(top == -np.inf, float("nan") if nothing is None else nothing, shares)
+
+
+def _log_total(x, top, axes):
+    """``log(sum(exp(x - top)))``; the greatest element, of weight 1, takes no digits from the others."""
+    greatest = x == top
+    ties = sum_over(convert(greatest, dtype=x.dtype), axes=axes)
+    rest = sum_over(where(greatest, 0.0, exp(x - top)), axes=axes)
+    return log1p((ties - 1.0) + rest), ties
+
+
+def _logsumexp_expression(x, *, axes):
+    top = _top(x, axes)
+    if top is None:
+        return None
+    best = max_over(x, axes=axes)
+    return where(isinf(best), best, best + _log_total(x, top, axes)[0])
+
+
+def _log_softmax_expression(x, *, axes):
+    top = _top(x, axes)
+    if top is None:
+        return None
+    total, ties = _log_total(x, top, axes)
+    at_infinity = where(x == top, spread(0.0 - log(ties), x.shape, axes), -np.inf)
+    return where(top == np.inf, at_infinity, (x - top) - spread(total, x.shape, axes))
 
 
 # --------------------------------------------------------------------------- softmax
@@ -97,7 +140,12 @@ def _pull_jvp(tangents, out, g, weights, *, axes):
     return moved
 
 
-@host(infer=_like_first, vjp=_pull_vjp, jvp=_pull_jvp)
+@host(
+    infer=_like_first,
+    vjp=_pull_vjp,
+    jvp=_pull_jvp,
+    expression=lambda g, weights, *, axes: weights * (g - _spread_sum(g * weights, axes)),
+)
 def softmax_pull(g, weights, *, axes):
     rows = rows_of(weights, axes)
     out = np.empty_like(rows)
@@ -109,6 +157,7 @@ def softmax_pull(g, weights, *, axes):
     infer=lambda x, *, axes, nothing: make_aval(x.shape, x.dtype),
     vjp=lambda g, out, x, *, axes, nothing: (softmax_pull(g, out, axes=axes),),
     jvp=lambda tangents, out, x, *, axes, nothing: softmax_pull(tangents[0], out, axes=axes),
+    expression=_softmax_expression,
 )
 def softmax_over(x, *, axes, nothing):
     rows = rows_of(x, axes)
@@ -131,7 +180,17 @@ def _shares_jvp(tangents, out, g, x, *, axes):
     return moved
 
 
-@host(infer=lambda g, x, *, axes: make_aval(x.shape, x.dtype), vjp=_shares_vjp, jvp=_shares_jvp)
+def _shares_expression(g, x, *, axes):
+    weights = _softmax_expression(x, axes=axes, nothing=0.0)
+    return None if weights is None else weights * spread(g, x.shape, axes)
+
+
+@host(
+    infer=lambda g, x, *, axes: make_aval(x.shape, x.dtype),
+    vjp=_shares_vjp,
+    jvp=_shares_jvp,
+    expression=_shares_expression,
+)
 def softmax_shares(g, x, *, axes):
     """``g`` handed out in the shares of a softmax, and nothing where every element is -inf."""
     rows = rows_of(x, axes)
@@ -222,6 +281,7 @@ def _logsumexp_jvp(tangents, out, x, *, axes):
     # the weights are computed anew: exp(x - out) would lose the digits that a large result has lost
     vjp=lambda g, out, x, *, axes: (softmax_shares(g, x, axes=axes),),
     jvp=_logsumexp_jvp,
+    expression=_logsumexp_expression,
 )
 def logsumexp_over(x, *, axes):
     out = np.empty(dropped_shape(x.shape, axes), x.dtype)
@@ -311,7 +371,12 @@ def _log_pull_jvp(tangents, out, g, logs, *, axes):
     return moved
 
 
-@host(infer=_like_first, vjp=_log_pull_vjp, jvp=_log_pull_jvp)
+@host(
+    infer=_like_first,
+    vjp=_log_pull_vjp,
+    jvp=_log_pull_jvp,
+    expression=lambda g, logs, *, axes: g - exp(logs) * _spread_sum(g, axes),
+)
 def log_softmax_pull(g, logs, *, axes):
     rows = rows_of(logs, axes)
     out = np.empty_like(rows)
@@ -323,6 +388,7 @@ def log_softmax_pull(g, logs, *, axes):
     infer=_like_first,
     vjp=lambda g, out, x, *, axes: (log_softmax_pull(g, out, axes=axes),),
     jvp=lambda tangents, out, x, *, axes: tangents[0] - _spread_sum(tangents[0] * exp(out), axes),
+    expression=_log_softmax_expression,
 )
 def log_softmax_over(x, *, axes):
     rows = rows_of(x, axes)

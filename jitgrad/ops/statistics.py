@@ -15,9 +15,10 @@ from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.axes import dropped_shape, extent_of, flat_offsets, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation
 from jitgrad.ops.comparison import equal, isnan
-from jitgrad.ops.elementwise import where
+from jitgrad.ops.elementwise import maximum, sqrt, where
 from jitgrad.ops.linear import expand, flat, gather, kept_shape, reshape_to, slice_view, spread, sum_over
 from jitgrad.ops.reduction import (
+    mean_over,
     Axis,
     floating,
     kept,
@@ -99,11 +100,44 @@ def _centered(x: Array, axes: tuple[int, ...], factor: Array | None) -> Array:
     return from_rows(out, x.shape, axes)
 
 
+def _center_expression(x, *, axes):
+    if not x.size:
+        return None
+    first = slice_view(x, index=tuple([0 if i in axes else (None, None, None) for i in range(x.ndim)]))
+    distance = x - spread(first, x.shape, axes)
+    return distance - spread(mean_over(distance, axes=axes), x.shape, axes)
+
+
+def _scaled_center_expression(factor, x, *, axes):
+    centered = _center_expression(x, axes=axes)
+    return None if centered is None else centered * spread(factor, x.shape, axes)
+
+
+def _variance_expression(x, *, axes, correction):
+    count = extent_of(x.shape, axes)
+    centered = _center_expression(x, axes=axes)
+    if centered is None or count <= correction:
+        return None
+    rest = sum_over(centered, axes=axes)
+    squares = sum_over(centered * centered, axes=axes) - rest * rest / float(count)
+    return maximum(squares, 0.0) / float(count - correction)
+
+
+def _deviation_expression(x, *, axes, correction):
+    variance = _variance_expression(x, axes=axes, correction=correction)
+    return None if variance is None else sqrt(variance)
+
+
 def _center_transpose(g, x, *, axes):
     return center(g, axes=axes)
 
 
-@host(infer=lambda x, *, axes: make_aval(x.shape, x.dtype), transpose=_center_transpose, contracts=True)
+@host(
+    infer=lambda x, *, axes: make_aval(x.shape, x.dtype),
+    transpose=_center_transpose,
+    contracts=True,
+    expression=_center_expression,
+)
 def center(x, *, axes):
     """The elements less their mean: a projection, which is its own transpose."""
     return _centered(x, axes, None)
@@ -115,6 +149,7 @@ def center(x, *, axes):
         lambda g, factor, x, *, axes: sum_over(g * center(x, axes=axes), axes=axes),
         lambda g, factor, x, *, axes: center(g * spread(factor, x.shape, axes), axes=axes),
     ),
+    expression=_scaled_center_expression,
 )
 def scaled_center(factor, x, *, axes):
     """The elements less their mean, times a factor for each mean: the shape of the gradient of a variance."""
@@ -158,7 +193,7 @@ def _var_jvp(tangents, out, x, *, axes, correction):
     return moved * (2.0 * _inverse_degrees(x, axes, correction))
 
 
-@host(infer=_variance_aval, vjp=_var_vjp, jvp=_var_jvp)
+@host(infer=_variance_aval, vjp=_var_vjp, jvp=_var_jvp, expression=_variance_expression)
 def var_over(x, *, axes, correction):
     return _variance(x, axes, correction)
 
@@ -172,7 +207,7 @@ def _std_jvp(tangents, out, x, *, axes, correction):
     return quotient_or_zero(moved * _inverse_degrees(x, axes, correction), out)
 
 
-@host(infer=_variance_aval, vjp=_std_vjp, jvp=_std_jvp)
+@host(infer=_variance_aval, vjp=_std_vjp, jvp=_std_jvp, expression=_deviation_expression)
 def std_over(x, *, axes, correction):
     out = _variance(x, axes, correction)
     return np.sqrt(out, out=out)
