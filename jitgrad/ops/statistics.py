@@ -18,7 +18,6 @@ from jitgrad.ops.comparison import equal, isnan
 from jitgrad.ops.elementwise import maximum, sqrt, where
 from jitgrad.ops.linear import expand, flat, gather, kept_shape, reshape_to, slice_view, spread, sum_over
 from jitgrad.ops.reduction import (
-    mean_over,
     Axis,
     floating,
     kept,
