@@ -35,16 +35,24 @@ Array = np.ndarray[Any, Any]
 def matrix_product_kernel(x, y, out, ta, tb):
     m, n = out.shape
     k = x.shape[0] if ta else x.shape[1]
-    if m * n * k > 512:
+    if m * n * k > 4096:
         blas.gemm(x, y, out, ta, tb)
-    else:  # as fast as BLAS, and does not load it
+    elif tb or n == 1:  # so small: as fast as BLAS, and does not load it
         for i in range(m):
             for j in range(n):
                 out[i, j] = 0
                 total = out[i, j]
                 for p in range(k):
-                    total += (x[p, i] if ta else x[i, p]) * (y[j, p] if tb else y[p, j])
+                    total = scalar.radd(total, (x[p, i] if ta else x[i, p]) * (y[j, p] if tb else y[p, j]))
                 out[i, j] = total
+    else:  # rows at a time, so that the innermost loop is a vector operation
+        for i in range(m):
+            for j in range(n):
+                out[i, j] = 0
+            for p in range(k):
+                factor = x[p, i] if ta else x[i, p]
+                for j in range(n):
+                    out[i, j] += factor * y[p, j]
 
 
 @ArrayKernel
@@ -54,16 +62,24 @@ def matrix_products_kernel(x, y, out, ta, tb):
     for c in range(count):
         a = x[c if x.shape[0] > 1 else 0]
         b = y[c if y.shape[0] > 1 else 0]
-        if m * n * k > 512:
+        if m * n * k > 4096:
             blas.gemm(a, b, out[c], ta, tb)
-        else:
+        elif tb or n == 1:
             for i in range(m):
                 for j in range(n):
                     out[c, i, j] = 0
                     total = out[c, i, j]
                     for p in range(k):
-                        total += (a[p, i] if ta else a[i, p]) * (b[j, p] if tb else b[p, j])
+                        total = scalar.radd(total, (a[p, i] if ta else a[i, p]) * (b[j, p] if tb else b[p, j]))
                     out[c, i, j] = total
+        else:
+            for i in range(m):
+                for j in range(n):
+                    out[c, i, j] = 0
+                for p in range(k):
+                    factor = a[p, i] if ta else a[i, p]
+                    for j in range(n):
+                        out[c, i, j] += factor * b[p, j]
 
 
 @ArrayKernel
