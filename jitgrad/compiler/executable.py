@@ -138,11 +138,14 @@ class Executable:
     def _add_fused(self, nodes: list[Node], number: int) -> None:
         made = {v for n in nodes for v in n.outputs}
         inputs = list(dict.fromkeys(a for n in nodes for a in n.inputs if isinstance(a, Variable) and a not in made))
-        if len(nodes) == len(self.graph.nodes):  # the whole program: it takes the arguments as they come
+        whole = len(nodes) == len(self.graph.nodes)
+        if whole:  # it takes the arguments as they come, and gives the results in their order
             inputs = list(self.graph.inputs)
         inside = {id(n) for n in nodes}
         read = {a for n in self.graph.nodes if id(n) not in inside for a in n.inputs} | set(self.graph.outputs)
         outputs: list[Atom] = [v for n in nodes for v in n.outputs if v in read]
+        if whole:
+            outputs = list(dict.fromkeys(a for a in self.graph.outputs if a in made))
         graph = Graph(self.name, inputs, nodes, outputs)
         step = FusedStep(f"{self.name}_{number}" if number else self.name, graph)
         self.steps.append((step, [self._slot(a) for a in inputs], [self._slot(v) for v in outputs]))
