@@ -18,6 +18,7 @@ from jitgrad.tensor import Tensor
 from jitgrad.tensor.creation import asarray, from_dlpack, from_numpy, tensor
 from jitgrad.tensor.methods import public_function as _public_function
 from jitgrad.transforms import (
+    checkpoint,
     grad,
     hessian,
     hvp,
@@ -45,7 +46,7 @@ __all__ = [  # noqa: PLE0604
     "CacheInfo", "Tensor", "__version__", "array", "asarray", "autograd", "bool_", "cache_info", "clear_cache", "e",
     "enable_grad", "errors", "float32", "float64", "from_dlpack", "from_numpy", "inf", "int8", "int16", "int32", "int64",
     "is_grad_enabled", "linalg", "nan", "newaxis", "no_grad", "pi", "set_grad_enabled", "tensor", "uint8", "uint16",
-    "uint32", "uint64", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "linearize",
+    "uint32", "uint64", "checkpoint", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "linearize",
     "value_and_grad", "vjp", "vmap", *_operations,
 ]  # fmt: skip
 

@@ -1,12 +1,14 @@
 """Transforms of functions: gradients of any order, Jacobians and products with them, and compilation."""
 
 from jitgrad.transforms.batching import vmap
+from jitgrad.transforms.checkpointing import checkpoint
 from jitgrad.transforms.forward_mode import jvp, linearize
 from jitgrad.transforms.jacobians import hessian, hvp, jacfwd, jacobian, jacrev
 from jitgrad.transforms.jit import jit
 from jitgrad.transforms.reverse_mode import grad, value_and_grad, vjp
 
 __all__ = [
+    "checkpoint",
     "grad",
     "hessian",
     "hvp",

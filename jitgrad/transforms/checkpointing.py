@@ -1,0 +1,333 @@
+"""checkpoint: backward runs a function again instead of keeping what it computed.
+
+The call records one node, which holds the arguments and knows where captured tracked tensors came from. When a cotangent
+arrives, the function runs again, recorded this time, and the cotangents are swept through that recording.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+
+from jitgrad.autodiff.node import Edge, GradNode, Leaf, next_tick
+from jitgrad.autodiff.reverse import sweep
+from jitgrad.autodiff.rules import Mask
+from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, is_float
+from jitgrad.core.dispatch import wrap
+from jitgrad.core.memory import owner
+from jitgrad.core.modes import FORWARD, anomaly_mode, grad_mode, recording_mode, transforming
+from jitgrad.errors import GraphError, user_line
+from jitgrad.tensor import Tensor, as_tensor
+from jitgrad.tensor.engine import kept
+from jitgrad.tensor.tensor import make
+from jitgrad.transforms.private import leave, private, wants_tensors
+from jitgrad.transforms.trees import flatten
+
+__all__ = ["checkpoint"]
+
+Origin = tuple[Edge, int]
+"""Where a tracked value came from: a leaf or a node, and which result of it."""
+
+
+def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, whose intermediate values are not kept for backward but computed again there.
+
+    It saves memory at the price of running the function twice. Gradients are the same, also of tracked tensors that the
+    function captures, at every order and inside of every transform. The function must do the same each time: one that
+    reads values which change in the meantime (random numbers, say) gives a GraphError in backward instead of a wrong
+    gradient. Forward mode and compiled functions keep nothing that could be saved: there, it is the function itself.
+
+    >>> import jitgrad as jg
+    >>> @jg.checkpoint
+    ... def block(x):
+    ...     return (x * x).exp()
+    >>> x = jg.tensor([0.0, 1.0], requires_grad=True)
+    >>> block(x).sum().backward()
+    >>> x.grad
+    tensor([0.        , 5.43656366])
+    """
+
+    @functools.wraps(function)
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = flatten((args, kwargs))
+        mode = grad_mode.get()
+
+        def run(given: Sequence[Any]) -> Any:
+            positional, named = structure.unflatten(given)
+            return function(*positional, **named)
+
+        if not mode or mode == FORWARD or any(isinstance(x, Tensor) and x.is_traced for x in leaves):
+            results, shape = flatten(run([private(x) for x in leaves]))
+            return shape.unflatten([leave(r, wants_tensors(leaves)) for r in results])
+        name = f"checkpoint({getattr(function, '__name__', 'function')})"
+        return _recorded(run, leaves, name)
+
+    return transformed
+
+
+# --------------------------------------------------------------------------- one run of the function
+
+
+class _Passage:
+    """The recorder of a node at which a recording is connected to a value outside.
+
+    It catches what arrives during the sweep of that recording. Later, in a sweep over recorded gradients, it hands on.
+    """
+
+    name = "checkpoint"
+    outputs = 1
+    masks = True
+    plain = False
+    fresh = (False,)
+
+    def __init__(self) -> None:
+        self.catching = True
+        self.caught: tuple[Any, Mask | None] | None = None
+
+    def run(self, node: GradNode, g: Any) -> Sequence[Any]:
+        """The cotangent of the value outside, as an array."""
+        (pair,) = self.values(node, wrap(g), None, False)
+        return (None if pair is None else pair[0]._value,)
+
+    def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> Sequence[Any]:
+        """The cotangent of the value outside, with its mask."""
+        if not self.catching:
+            return ((g, mask),)
+        self.caught = (g, mask)
+        return (None,)
+
+
+class _Start:
+    """The recorder of a node that a sweep begins with, so that it begins with a mask."""
+
+    name = "checkpoint"
+    outputs = 1
+    masks = True
+    plain = False
+    fresh = (False,)
+
+    def __init__(self, mask: Mask | None) -> None:
+        self.mask = mask
+
+    def run(self, node: GradNode, g: Any) -> Sequence[Any]:
+        """The cotangent."""
+        return (g,)
+
+    def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> Sequence[Any]:
+        """The cotangent with its mask."""
+        return ((g, self.mask),)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor | np.ndarray | np.generic)
+
+
+class _Recording:
+    """One run of the function, recorded: its results, and where the values that it used came from."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        given: list[Any],
+        arrays: dict[int, Any],
+        moving: set[int],
+        captured: int = 0,
+    ) -> None:
+        self.border = Leaf((), FLOAT64)  # stands for everything outside while the recording is swept
+        self.since = next_tick()
+        # older than what the function records, as every sweep expects it
+        self.passages = [GradNode(_Passage(), (self.border,), ()) for _ in range(len(moving) + captured)]
+        given = list(given)
+        entries = iter(self.passages)
+        for i, array in arrays.items():
+            given[i] = make(array, aval_of(array))
+            if i in moving:
+                given[i]._edge = next(entries)
+        inside = transforming.set(True)
+        token = grad_mode.set(recording_mode())
+        try:
+            self.leaves, self.structure = flatten(function(given))
+        finally:
+            grad_mode.reset(token)
+            transforming.reset(inside)
+        self.results = [as_tensor(r, "checkpoint, value of the function") for r in self.leaves if _is_array(r)]
+        self.nodes = self._inner_nodes()
+
+    def is_inner(self, edge: Edge | None) -> bool:
+        """Whether a value was computed in this run."""
+        return isinstance(edge, GradNode) and edge.tick > self.since
+
+    def _inner_nodes(self) -> list[GradNode]:
+        seen: set[GradNode] = set()
+        stack: list[Any] = [r._edge for r in self.results if self.is_inner(r._edge)]
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack.extend(e for e in node.edges or () if self.is_inner(e) and e not in seen)
+        return sorted(seen, key=lambda node: node.tick)
+
+    def captured(self) -> list[Origin]:
+        """Where tracked values that are no arguments came from, in a definite order."""
+        found: dict[Origin, None] = {}
+        for r in self.results:
+            if r._edge is not None and r._edge.tick <= self.since:
+                found[r._edge, r._slot] = None
+        for node in self.nodes:
+            edges = node.edges or ()
+            for edge, slot in zip(edges, node.slots or (0,) * len(edges), strict=True):
+                if edge.tick <= self.since and edge is not self.border:
+                    found[edge, slot] = None
+        return list(found)
+
+    def cut(self, passages: dict[Origin, GradNode]) -> None:
+        """Lead every edge to a captured value through its passage."""
+        for node in self.nodes:
+            edges = node.edges or ()
+            slots = node.slots or (0,) * len(edges)
+            through = [passages.get(origin) for origin in zip(edges, slots, strict=True)]
+            if any(p is not None for p in through):
+                node.edges = tuple([e if p is None else p for e, p in zip(edges, through, strict=True)])
+                node.slots = tuple([s if p is None else 0 for s, p in zip(slots, through, strict=True)])
+        for r in self.results:
+            there = passages.get((r._edge, r._slot))  # type: ignore[arg-type]
+            if there is not None:
+                r._edge, r._slot = there, 0
+
+    def summary(self) -> list[Any]:
+        """What must be the same in every run: sums of the results, and the values from outside that nodes keep."""
+        found: list[Any] = []
+        for r in self.results:
+            array = r._array("checkpoint")
+            total, size = np.sum(array, dtype=np.float64), np.sum(np.abs(array), dtype=np.float64)
+            found.append((tuple(r.shape), r.dtype, float(total), float(size)))
+        for node in self.nodes:
+            keep = getattr(node.recorder, "keep", ())
+            edges = dict(zip(node.recorder.needs, node.edges or (), strict=True)) if keep else {}
+            for i, array in zip(keep, node.residuals, strict=True):
+                if i < len(node.recorder.avals) and not self.is_inner(edges.get(i)):
+                    found.append(crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        return found
+
+
+def _agree(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two summaries say the same; sums may differ by rounding."""
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b, strict=True):
+        if not isinstance(x, tuple) or not isinstance(y, tuple):
+            same = x == y
+        else:
+            tolerance = (1e-4 if x[1] == np.float32 else 1e-9) * max(x[3], y[3])
+            same = x[:2] == y[:2] and bool(np.isclose(x[2], y[2], rtol=0.0, atol=tolerance, equal_nan=True))
+        if not same:
+            return False
+    return True
+
+
+# --------------------------------------------------------------------------- its place in the graph
+
+
+def _recorded(function: Callable[..., Any], leaves: Sequence[Any], name: str) -> Any:
+    """The value of the function, with one node for the whole call."""
+    given = list(leaves)
+    tensors = {i: as_tensor(x, "checkpoint, argument") for i, x in enumerate(leaves) if _is_array(x)}
+    arrays = {i: kept(t) for i, t in tensors.items()}
+    for i in tensors:
+        given[i] = None  # a node must not hold more than its residuals
+    tracked = [t for t in tensors.values() if t._edge is not None]
+    moving = {i for i, t in tensors.items() if t._edge is not None}
+    run = _Recording(function, given, {i: t._value for i, t in tensors.items()}, moving)
+    captured = run.captured()
+    as_tensors = wants_tensors(leaves) or bool(captured)
+    outside = {id(owner(t._value)) for t in tensors.values()}
+    results = [_own(r, outside, run) for r in run.results]
+    if tracked or captured:
+        origins = [*((t._edge, t._slot) for t in tracked), *captured]
+        recorder = _Recorder(function, name, given, list(arrays), moving, captured, run, [r._aval for r in results])
+        slots = tuple([slot for _, slot in origins])
+        edges: Any = tuple([edge for edge, _ in origins])
+        node = GradNode(recorder, edges, tuple(arrays.values()), slots if any(slots) else None)
+        if anomaly_mode() is not None:
+            node.where = user_line()
+        for slot, (result, r) in enumerate(zip(results, run.results, strict=True)):
+            if r._edge is not None and is_float(r.dtype):
+                result._edge, result._slot = node, slot
+    found = iter(results)
+    return run.structure.unflatten([leave(next(found), as_tensors) if _is_array(x) else x for x in run.leaves])
+
+
+def _own(result: Tensor, outside: set[int], run: _Recording) -> Tensor:
+    """A result without history, on memory that it shares with nothing from outside."""
+    array = result._array("checkpoint")
+    shared = array.base is not None or id(array) in outside or not run.is_inner(result._edge)
+    array = array.copy() if shared else array
+    return make(array, aval_of(array))
+
+
+class _Recorder:
+    """The recorder of the node of a checkpointed call."""
+
+    masks: Final = True
+    plain: Final = False
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        given: list[Any],
+        positions: list[int],
+        moving: set[int],
+        captured: list[Origin],
+        run: _Recording,
+        out_avals: list[ShapedArray],
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.given = given
+        self.positions = positions
+        self.moving = moving
+        self.count = len(captured)
+        self.summary = run.summary()
+        self.out_avals = tuple(out_avals)
+        self.outputs = len(out_avals)
+        self.fresh = (False,) * (len(moving) + len(captured))
+
+    def run(self, node: GradNode, g: Any) -> Sequence[Any]:
+        """The cotangents of the tracked arguments and captured values, as arrays."""
+        lifted = wrap(g) if self.outputs == 1 else [None if x is None else wrap(x) for x in g]
+        return [None if pair is None else pair[0]._value for pair in self.values(node, lifted, None, False)]
+
+    def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> Sequence[Any]:
+        """The cotangents as tensors, each with its mask."""
+        assert node.edges is not None
+        origins: list[Origin] = list(zip(node.edges, node.slots or (0,) * len(node.edges), strict=True))
+        arrays = dict(zip(self.positions, node.residuals, strict=True))
+        run = _Recording(self.function, self.given, arrays, self.moving, self.count)
+        captured = origins[len(self.moving) :]
+        if not _agree(self.summary, run.summary()) or not set(run.captured()) <= set(captured):
+            raise GraphError(
+                f"{self.name}: running the function again for backward gave other values than the first time. It reads "
+                "something that has changed since (a parameter, an array written in place, random numbers); pass that as an "
+                "argument, or do not checkpoint the function"
+            )
+        run.cut(dict(zip(captured, run.passages[len(self.moving) :], strict=True)))
+        starts = []
+        for r, cotangent in zip(run.results, [g] if self.outputs == 1 else g, strict=True):
+            if cotangent is not None and r._edge is not None:
+                start = GradNode(_Start(mask), (r._edge,), (), (r._slot,) if r._slot else None)
+                starts.append((start, 0, cotangent if record else cotangent._value))
+        if starts:
+            targets: list[Any] = [(run.border, 0)]
+            sweep(starts, retain_graph=record, create_graph=record, targets=targets, anomaly=anomaly_mode())
+        found = []
+        for passage, (edge, slot) in zip(run.passages, origins, strict=True):
+            passage.recorder.catching = False
+            passage.edges, passage.slots = (edge,), ((slot,) if slot else None)
+            found.append(passage.recorder.caught)
+            passage.recorder.caught = None
+        return found
