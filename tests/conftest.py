@@ -28,16 +28,39 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 # ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _grad_mode_is_restored():
-    """A test that leaves grad mode or anomaly detection changed fails, and does not spoil the next one."""
-    from jitgrad import is_grad_enabled
-    from jitgrad.core.modes import anomaly, grad_mode
+def _state() -> dict[str, object]:
+    """Everything that a context manager or a trace changes while it lasts."""
+    from jitgrad.core import modes
 
-    before = (is_grad_enabled(), grad_mode.get(), anomaly.get())
+    return {
+        "grad mode": modes.grad_mode.get(),
+        "anomaly detection": modes.anomaly.get(),
+        "forward mode": modes.forward.get(),
+        "a transform": modes.transforming.get(),
+        "backward": modes.in_backward.get(),
+        "entered grad modes": modes._entered.get(),
+    }
+
+
+_CLEAN = {
+    "grad mode": True,
+    "anomaly detection": None,
+    "forward mode": False,
+    "a transform": False,
+    "backward": False,
+    "entered grad modes": (),
+}
+
+
+@pytest.fixture(autouse=True)
+def _state_is_restored():
+    """A test that leaves grad mode, anomaly detection or the state of tracing changed fails, and spoils no other."""
+    from jitgrad.core import modes
+
+    assert _state() == _CLEAN
     yield
-    after = (is_grad_enabled(), grad_mode.get(), anomaly.get())
-    grad_mode.set(True)
-    anomaly.set(None)
-    assert before == (True, True, None)
-    assert after == (True, True, None), "the test leaves grad mode or anomaly detection changed"
+    after = _state()
+    variables = (modes.grad_mode, modes.anomaly, modes.forward, modes.transforming, modes.in_backward, modes._entered)
+    for variable, value in zip(variables, _CLEAN.values(), strict=True):
+        variable.set(value)
+    assert after == _CLEAN, f"the test leaves {[name for name in after if after[name] != _CLEAN[name]]} changed"

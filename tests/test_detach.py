@@ -62,6 +62,15 @@ class TestDetach:
             y[1] = 8.0
         assert z.tolist() == [7.0, 8.0]
 
+    def test_as_a_function(self):
+        y = leaf(1.0, 2.0) * 3
+        z = jg.stop_gradient(y)
+        assert np.shares_memory(z.numpy(), y.numpy(force=True))
+        assert z.grad_fn is None
+        z.zero_()
+        assert y._version == z._version == 1
+        assert jg.stop_gradient([1.0, 2.0]).tolist() == [1.0, 2.0]
+
     def test_shares_the_version_counter(self):
         y = leaf(1.0, 2.0) * 3
         z = y.detach()

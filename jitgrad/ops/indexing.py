@@ -367,7 +367,11 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Value:
     return gather(x, total)
 
 
-@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((_array(rng, 3),), {})], nondiff=True)
+@operation(
+    samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((_array(rng, 3),), {})],
+    nondiff=True,
+    method=True,
+)
 def nonzero(x: Any) -> tuple[Value, ...]:
     """The indices of the elements other than 0: a tuple with an int64 array for each axis.
 

@@ -67,6 +67,25 @@ def copy(x: Any) -> Value:
     reference=lambda x: x,
 )
 def stop_gradient(x: Any) -> Value:
+    """The same values on the same memory, outside of the graph: ``x.detach()`` as a function.
+
+    No gradient and no tangent passes, at any order and in every mode.
+
+    >>> import jitgrad as jg
+    >>> x = jg.tensor(3.0, requires_grad=True)
+    >>> (x * jg.stop_gradient(x)).backward()
+    >>> x.grad
+    tensor(3.)
+    """
+    return as_value(x, "stop_gradient").detach()
+
+
+@operation(
+    samples=lambda rng: [Call((_array(rng, 3, 4),), {}), Call((_array(rng),), {})],
+    nondiff=True,
+    reference=lambda x: x,
+)
+def stop_gradient(x: Any) -> Value:
     """The value itself, as a constant: ``x.detach()``, for whatever is an array.
 
     Derivative: none. Cotangents and tangents end here, at every order and in every mode.
