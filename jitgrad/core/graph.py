@@ -12,7 +12,7 @@ from jitgrad.core.aval import ShapedArray, make_aval
 from jitgrad.core.primitive import Primitive
 from jitgrad.errors import GraphError, LeakedTracerError
 
-__all__ = ["Atom", "Constant", "Extent", "Graph", "Node", "Tracer", "Variable"]
+__all__ = ["Atom", "Constant", "Extent", "Graph", "Node", "Tracer", "Variable", "is_number"]
 
 
 class Variable:
@@ -57,8 +57,13 @@ class Constant:
 
     @property
     def is_literal(self) -> bool:
-        """A plain number."""
-        return self.value.ndim == 0
+        """A plain number, as opposed to a captured array without axes, whose value may change between runs."""
+        return self.value.ndim == 0 and (self.source is None or is_number(self.value))
+
+
+def is_number(array: np.ndarray[Any, Any]) -> bool:
+    """Whether this stands for a number of the program: such arrays have no axes and nobody can write to them."""
+    return array.ndim == 0 and not array.flags.writeable and array.base is None
 
 
 Atom: TypeAlias = Variable | Constant
@@ -87,6 +92,8 @@ class Graph:
     lines: bool = False  # nodes remember the line of the user's code that made them
     closed: bool = False  # tracing is over: nothing may be added any more
     depth: int = 0  # how many other traces this one stands in
+    captured: list[Constant] | None = None  # with copies of the values as they were at first; None: nobody asks
+    reads: list[tuple[Any, Any]] | None = None  # arrays whose values Python read, with copies; None: nobody asks
 
     def add_input(self, aval: ShapedArray) -> Tracer:
         """A new input, as a tracer."""

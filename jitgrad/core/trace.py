@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+import numpy as np
 
 from jitgrad.core.aval import ShapedArray
 from jitgrad.core.dispatch import wrap
-from jitgrad.core.graph import Atom, Constant, Graph, Tracer
+from jitgrad.core.graph import Atom, Constant, Graph, Tracer, is_number
 from jitgrad.core.modes import grad_mode
 
-__all__ = ["atom_of", "trace"]
+__all__ = ["atom_of", "current_graph", "is_tracing", "note_read", "same_bytes", "trace", "tracing_into"]
 
 
 def trace(function: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], name: str) -> Graph:
@@ -19,9 +23,11 @@ def trace(function: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], 
     # a stand-in needs an aval of its own: plans of eager values are looked up by identity and must not be found
     inputs = [wrap(graph.add_input(ShapedArray(a.shape, a.dtype, True))) for a in avals]
     token = grad_mode.set(False)
+    outer = _current.set(None)  # what a rule computes from numbers alone belongs to no trace
     try:
         results = function(*inputs)
     finally:
+        _current.reset(outer)
         grad_mode.reset(token)
     graph.outputs = [atom_of(r._value, graph) for r in results if r is not None]
     return graph
@@ -31,4 +37,60 @@ def atom_of(data: Any, graph: Graph, source: Any = None) -> Atom:
     """The variable of a tracer of this graph, or a constant for an array (read again from ``source`` at each run)."""
     if isinstance(data, Tracer):
         return data.variable if data.graph is graph else graph.capture(data, source)
-    return Constant(data, source)
+    if graph.captured is None or source is None or is_number(data):
+        return Constant(data, source)
+    constant = Constant(data.copy(), source)
+    graph.captured.append(constant)
+    return constant
+
+
+_current: ContextVar[Graph | None] = ContextVar("jitgrad_tracing", default=None)
+_everywhere: list[Graph] = []  # traced into now, by any thread
+
+current_graph: Final = _current.get
+"""The graph that the whole of this thread's work goes into: operations on captured arrays as well; None outside of jit."""
+
+
+def is_tracing() -> bool:
+    """Whether any thread is tracing a whole function."""
+    return bool(_everywhere)
+
+
+@contextmanager
+def tracing_into(graph: Graph) -> Iterator[None]:
+    """Record every operation of this thread into a graph, and note what it reads of captured arrays.
+
+    At the end a captured array that was written meanwhile (by NumPy) stands in the graph with the values it had when each
+    operation read it; all others are read again at each run.
+    """
+    graph.captured, graph.reads = [], []
+    _everywhere.append(graph)
+    token = _current.set(graph)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        _everywhere.remove(graph)
+        graph.closed = True
+        for constant in graph.captured:
+            now = constant.current()
+            if same_bytes(now, constant.value):
+                constant.value = now
+            else:
+                constant.source = None
+        graph.captured = None
+
+
+def note_read(array: Any, tensor: Any = None) -> None:
+    """Python reads values of an array, or of the tensor that has it (to decide, to index, to print): a trace holds as long
+    as they stay what they are."""
+    graph = _current.get()
+    if graph is not None and graph.reads is not None and not is_number(array):
+        graph.reads.append((array if tensor is None else tensor, array.copy()))
+
+
+def same_bytes(a: Any, b: Any) -> bool:
+    """Whether two arrays are the same, NaN included."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))

@@ -16,6 +16,7 @@ from jitgrad.core.aval import BOOL, ShapedArray, aval_of, make_aval
 from jitgrad.core.graph import Graph
 from jitgrad.core.infer import infer
 from jitgrad.core.primitive import Elementwise, Host, Primitive, Reduce, View
+from jitgrad.core.trace import is_tracing
 from jitgrad.errors import ShapeError
 from jitgrad.kernels.kernel import entry_point, kernel_mode
 from jitgrad.kernels.loops import emit_elementwise, emit_reduction
@@ -203,6 +204,8 @@ def plan_for(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[
     plan: Plan | None = plans.get(key)
     if plan is None:
         plan = Plan(primitive, avals, params)
+        if is_tracing():  # the short way must not find plans then: operations on captured arrays are recorded
+            return plan
         if len(plans) >= _MOST_PLANS:
             plans.clear()
         plans[key] = plan

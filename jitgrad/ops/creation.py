@@ -8,7 +8,9 @@ import numpy as np
 
 from jitgrad.core.aval import FLOAT64, check_dtype, is_float, result_dtype
 from jitgrad.core.dispatch import as_value, is_value, wrap
+from jitgrad.core.graph import Constant, Tracer
 from jitgrad.core.primitive import Value
+from jitgrad.core.trace import current_graph
 from jitgrad.errors import ArgumentError, ShapeError, UnsupportedError
 from jitgrad.ops.axes import axis_of, index_of
 from jitgrad.ops.blocks import Call, operation
@@ -20,7 +22,9 @@ Array = np.ndarray[Any, Any]
 
 
 def _made(array: Array, requires_grad: bool) -> Value:
-    value = wrap(array)
+    graph = current_graph()
+    # a fresh array of a traced function belongs to the trace, where writes to it are recorded
+    value = wrap(array) if graph is None else wrap(Tracer(graph, Constant(array)))
     return value.requires_grad_() if requires_grad else value
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from jitgrad.core.dispatch import as_value, is_value, wrap
 from jitgrad.core.primitive import Value
+from jitgrad.core.trace import note_read
 from jitgrad.errors import ArgumentError, IndexingError, ShapeError, UnsupportedError
 from jitgrad.ops.axes import axis_of
 from jitgrad.ops.blocks import Call, operation
@@ -40,6 +41,7 @@ def _plain(item: Any) -> Any:
     if kind is int or kind is slice or item is None or item is Ellipsis or kind is bool:
         return item
     if isinstance(item, np.ndarray):
+        note_read(item)
         return _index_array(item)
     if isinstance(item, np.bool_):
         return bool(item)

@@ -9,6 +9,7 @@ import numpy as np
 
 from jitgrad.core.aval import aval_of, check_dtype
 from jitgrad.core.modes import grad_mode
+from jitgrad.core.trace import current_graph
 from jitgrad.errors import ArgumentError, DtypeError, GradientWarning, UnsupportedError
 from jitgrad.ops.linear import convert, copy_of
 from jitgrad.tensor.engine import as_tensor
@@ -47,6 +48,9 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False) -> Tens
             GradientWarning,
             stacklevel=2,
         )
+    graph = current_graph()
+    if graph is not None and not requires_grad:
+        return convert(found, dtype=wanted) if found.dtype != wanted else copy_of(found)  # type: ignore[no-any-return]
     array = np.array(found._array("tensor()"), wanted, order="C")
     made = make(array, aval_of(array))
     made._origin = "numpy"

@@ -11,12 +11,12 @@ import numpy as np
 from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.autodiff.reverse import fingerprints
 from jitgrad.core.aval import FLOAT64, FLOATS, ShapedArray, aval_of, check_dtype, make_aval, result_dtype
-from jitgrad.core.graph import Constant, Extent, Tracer
+from jitgrad.core.graph import Constant, Extent, Graph, Tracer, is_number
 from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode, in_backward
 from jitgrad.core.primitive import Elementwise, Primitive, View
-from jitgrad.core.trace import atom_of
+from jitgrad.core.trace import atom_of, current_graph, is_tracing
 from jitgrad.eager import Plan, plan_for, recorder_for
 from jitgrad.errors import DefinitionError, DtypeError, ShapeError, user_line
 from jitgrad.ops.linear import convert, stack_values
@@ -170,7 +170,10 @@ def _elementwise_operands(primitive: Primitive, impl: Elementwise, args: tuple[A
 
 def _converted(a: Tensor, dtype: np.dtype[Any]) -> Tensor:
     if a._edge is None and not isinstance(a._value, Tracer):
-        return wrap(a._value.astype(dtype))
+        if is_number(a._value):
+            return _constant(a._value.item(), dtype)
+        if current_graph() is None:
+            return wrap(a._value.astype(dtype))
     return convert(a, dtype=dtype)  # type: ignore[no-any-return]
 
 
@@ -193,6 +196,10 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
         arrays.append(value)
         if t._edge is not None:
             tracked = True
+    if is_tracing() and arrays:
+        graph = current_graph()
+        if graph is not None and not all(map(is_number, arrays)):
+            return _trace(primitive, operands, params, graph)
     plan = plan_for(primitive, tuple([t._aval for t in operands]), params)
     found = plan.run(*arrays)
     if primitive.outputs > 1:
@@ -226,9 +233,12 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
     return result
 
 
-def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, Any]) -> Any:
-    graphs = [t._value.graph for t in operands if isinstance(t._value, Tracer)]
-    graph = graphs[0] if len(graphs) == 1 else max(graphs, key=lambda g: g.depth)  # the innermost trace
+def _trace(
+    primitive: Primitive, operands: Sequence[Tensor], params: dict[str, Any], graph: Graph | None = None
+) -> Any:
+    if graph is None:
+        graphs = [t._value.graph for t in operands if isinstance(t._value, Tracer)]
+        graph = graphs[0] if len(graphs) == 1 else max(graphs, key=lambda g: g.depth)  # the innermost trace
     atoms = tuple([atom_of(t._value, graph, t) for t in operands])
     avals = [ShapedArray(a.shape, a.dtype, True) for a in infer(primitive, [t._aval for t in operands], params)]
     tracers = graph.add(primitive, atoms, params, avals, user_line() if graph.lines else None, in_backward.get())

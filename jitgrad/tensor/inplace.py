@@ -16,6 +16,7 @@ from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import log_write, owner
 from jitgrad.core.modes import grad_mode
+from jitgrad.core.trace import current_graph
 from jitgrad.eager import plan_for, recorder_for
 from jitgrad.errors import DtypeError, InPlaceError, ShapeError, user_line
 from jitgrad.ops.indexing import basic_index, flat_positions, plain_index
@@ -48,6 +49,11 @@ def _check_target(target: Tensor, operation: str) -> None:
         )
     array = target._value
     if isinstance(array, np.ndarray):
+        if current_graph() is not None:
+            raise InPlaceError(
+                f"{operation} at {user_line()} writes a captured tensor of shape {tuple(target.shape)} while a function is "
+                "traced: the compiled function would not do it again. Pass the tensor as an argument and return its new value"
+            )
         if array.size and any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
             raise InPlaceError(
                 f"{operation}: several elements of this broadcast tensor share one memory; write to its .clone()"
@@ -61,9 +67,11 @@ def _given(target: Tensor, value: Any, operation: str) -> Tensor:
     kind = type(value)
     if kind is bool or kind is int or (kind is float and target.dtype.kind == "f"):
         try:
-            return wrap(np.array(value, target.dtype))  # type: ignore[no-any-return]
+            array = np.array(value, target.dtype)
         except OverflowError as error:
             raise DtypeError(f"{operation}: {value} does not fit dtype {target.dtype}: {error}") from None
+        array.flags.writeable = False  # a number of the program
+        return wrap(array)  # type: ignore[no-any-return]
     return as_tensor(value, operation)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.core.aval import ShapedArray, is_float
 from jitgrad.core.graph import Tracer
+from jitgrad.core.trace import note_read
 from jitgrad.errors import DtypeError, GradientWarning, GraphError, ShapeError, TracedValueError, user_line
 
 __all__ = ["Tensor"]
@@ -54,6 +55,7 @@ class Tensor:
     _origin: str | None = None  # why it is untracked, where that is known
     _weak: bool = False  # stands for a Python number, which does not decide the dtype of a result
     _no_grad_view: bool = False  # a view made under no_grad: its base does not follow its history
+    _over_leaf: bool = False  # a view of a view that is a leaf and requires grad, though its base does not
 
     if TYPE_CHECKING:  # operators and methods come from the operation blocks, see methods.py
         __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = _Binary()
@@ -145,11 +147,8 @@ class Tensor:
                     self._leaf = Leaf(self.shape, self.dtype)
                 self._leaf.active = True
                 self._set_edge(self._leaf, 0)
-                if self._history is not None:
-                    if self._chain:
-                        self._history.leaf_views = True
-                    else:
-                        self._history.edge, self._history.slot = self._leaf, 0
+                if self._history is not None and not self._chain:
+                    self._history.edge, self._history.slot = self._leaf, 0
         elif isinstance(self._edge, GradNode):
             raise GraphError(
                 f"this tensor is the result of {self._edge.name}: only leaves can stop requiring gradients; "
@@ -258,6 +257,7 @@ class Tensor:
                 f"{what} of a traced value at {user_line()}: it stands for any number, so Python cannot decide on it. Choose "
                 "with jg.where(condition, a, b), or name the argument in static_argnums"
             )
+        note_read(self._value, self)
         return self._value  # type: ignore[no-any-return]
 
 
