@@ -1246,3 +1246,17 @@ class TestLeavesThatAreViews:
         assert v.is_leaf
         (v * v).sum().backward()
         assert v.grad.tolist() == [8.0, 12.0]
+
+    def test_the_base_of_leaves_is_written(self):
+        """Parameters as parts of one flat buffer."""
+        flat = jg.tensor([1.0, 2.0, 3.0])
+        first, rest = flat[:1], flat[1:]
+        first.requires_grad_()
+        rest.requires_grad_()
+        flat[1:] -= 1.0
+        flat *= 2.0
+        assert rest.tolist() == [2.0, 4.0]
+        assert rest.is_leaf
+        (first.sum() * (rest * rest).sum()).backward()
+        assert first.grad.tolist() == [20.0]
+        assert rest.grad.tolist() == [8.0, 16.0]

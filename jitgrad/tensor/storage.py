@@ -90,10 +90,9 @@ class History:
 
     ``no_grad``: the base is itself a view, made under no_grad, of something whose history it cannot change.
     ``loose``: the base was detached in place, so views may have a history that it has not.
-    ``leaf_views``: a view was made a leaf that requires grad, while the base was not tracked.
     """
 
-    __slots__ = ("aval", "edge", "leaf_views", "loose", "no_grad", "slot")
+    __slots__ = ("aval", "edge", "loose", "no_grad", "slot")
 
     def __init__(self, base: Tensor) -> None:
         self.edge: Edge | None = base._edge
@@ -101,7 +100,6 @@ class History:
         self.aval: ShapedArray = base._aval
         self.no_grad = base._no_grad_view
         self.loose = False
-        self.leaf_views = False
 
 
 def storage_of(tensor: Tensor) -> Storage:
@@ -129,6 +127,8 @@ def link_view(base: Tensor, view: Tensor, step: tuple[Any, tuple[tuple[str, Any]
         history = base._history = History(base)
     view._history = history
     view._chain = (*base._chain, step)
+    if base._chain and (base._over_leaf or isinstance(base._edge, Leaf)):
+        view._over_leaf = True
 
 
 def aliased(tensor: Tensor) -> bool:
@@ -175,16 +175,7 @@ def history_edge(tensor: Tensor) -> tuple[Edge | None, int]:
 
 def views_a_leaf(tensor: Tensor) -> bool:
     """Whether this is a leaf that requires grad, or a view of one."""
-    if isinstance(tensor._edge, Leaf) or isinstance(history_edge(tensor)[0], Leaf):
-        return True
-    history: History | None = tensor._history
-    if history is None or not history.leaf_views:
-        return False
-    chain = tensor._chain
-    return any(
-        m._history is history and isinstance(m._edge, Leaf) and m._chain == chain[: len(m._chain)]
-        for m in storage_of(tensor).members.alive()
-    )
+    return isinstance(tensor._edge, Leaf) or isinstance(history_edge(tensor)[0], Leaf) or tensor._over_leaf
 
 
 def rebase(tensor: Tensor, edge: Edge | None, slot: int) -> None:
