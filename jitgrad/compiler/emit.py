@@ -6,7 +6,7 @@ run over the axes of their space; where all that a loop touches has exactly its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,6 @@ from jitgrad.ops.products import (
     matrix_product,
     matrix_product_kernel,
     matrix_vector_kernel,
-    vector_dot,
     vector_outer,
 )
 
@@ -100,6 +99,7 @@ class _Emitter:
         self.helpers: dict[str, str] = {}
         self.outputs: list[Buffer] = []
         self.returned: int | None = None
+        self.filled: set[Variable] = set()  # results of scatters that were set to zero
         self.temporaries: list[Buffer] = []
         self.temporary_shapes: list[tuple[str, ...]] = []
         self.counter = 0
@@ -141,14 +141,8 @@ class _Emitter:
         return name
 
     def _is_local(self, variable: Variable) -> bool:
-        if self.returned is not None and self.graph.outputs[self.returned] is variable:
-            return True
-        node = self.plan.producers.get(variable)
-        return (
-            variable.aval.ndim == 0
-            and node is not None
-            and (isinstance(node.primitive.impl, Reduce) or node.primitive is vector_dot)
-        )
+        """Whether a value lives in a local variable: numbers need no memory."""
+        return variable.aval.ndim == 0 and variable in self.plan.producers
 
     def fresh(self, prefix: str = "t") -> str:
         self.counter += 1
@@ -189,47 +183,68 @@ class _Emitter:
 
     def element(self, atom: Atom, index: Index) -> str:
         """The name of an element of a value, computed where that is due."""
+        wanted = (atom, index)
+        name = self._known(atom, index)
+        if name is not None:
+            return name
+        # on a stack of its own: chains of operations may be longer than Python's stack is deep
+        stack = [(wanted, self._compute(self.plan.producers[atom], index))]  # type: ignore[index]
+        while stack:
+            key, work = stack[-1]
+            try:
+                wanted = work.send(name)
+            except StopIteration as end:
+                name = self.memo[key] = end.value
+                stack.pop()
+                continue
+            name = self._known(*wanted)
+            if name is None:
+                stack.append((wanted, self._compute(self.plan.producers[wanted[0]], wanted[1])))  # type: ignore[index]
+        assert name is not None
+        return name
+
+    def _known(self, atom: Atom, index: Index) -> str | None:
+        """The name of an element that need not be computed."""
         if isinstance(atom, Constant):
             if atom.is_literal:
                 return self.number(atom.value.item(), atom.aval.dtype)
-            if atom not in self.names:
-                self.names[atom] = f"b{len(self.captured)}"
-                self.captured.append(atom)
+            self._must_be_named(atom)
             return self.load(atom, index)
         if self.plan.memory.get(atom, 1 << 30) <= self.stage:
             return self.locals[atom] if atom in self.locals else self.load(atom, index)
-        key = (atom, index)
-        found = self.memo.get(key)
-        if found is None:
-            found = self.memo[key] = self._compute(self.plan.producers[atom], index)
-        return found
+        return self.memo.get((atom, index))
 
-    def _compute(self, node: Node, index: Index) -> str:
+    def _compute(self, node: Node, index: Index) -> Generator[tuple[Atom, Index], str, str]:
+        """Write the lines that compute an element; yields the elements that it needs, and is sent their names."""
         primitive, params = node.primitive, node.params
         x = node.inputs[0]
         if isinstance(primitive.impl, Elementwise):
-            arguments = [self.element(a, self._broadcast(a, node.outputs[0], index)) for a in node.inputs]
+            arguments = []
+            for a in node.inputs:
+                arguments.append((yield a, self._broadcast(a, node.outputs[0], index)))
             target = self.fresh()
             self.body += node_lines(node, arguments, target)
             return target
         if primitive is convert:
+            value = yield x, index
             target = self.fresh()
             dtype = params["dtype"]
             cast = "boolean" if dtype == BOOL else dtype.name
-            self.body.append(f"{target} = {cast}({self.element(x, index)})")
+            self.body.append(f"{target} = {cast}({value})")
             return target
         if primitive is vector_outer:
-            left, right = self.element(x, index[:1]), self.element(node.inputs[1], index[1:])
+            left = yield x, index[:1]
+            right = yield node.inputs[1], index[1:]
             target = self.fresh()
             self.body.append(f"{target} = {left} * {right}")
             return target
         if primitive is gather:
-            where = self.element(node.inputs[1], index)
+            where = yield node.inputs[1], index
             self._must_be_named(x)
             target = self.fresh()
             self.body.append(f"{target} = load({self.names[x]}, {where})")
             return target
-        return self.element(x, self._source_index(node, index))
+        return (yield x, self._source_index(node, index))
 
     def _must_be_named(self, atom: Atom) -> None:
         if atom not in self.names:
@@ -376,9 +391,10 @@ class _Emitter:
 
     def _store(self, sink: Sink, index: Index, *unused: Any) -> None:
         value = self.element(sink.target, index)
-        if sink.target not in self.names:  # the returned scalar
+        if self._is_local(sink.target):
             self.locals[sink.target] = value
-            return
+            if sink.target not in self.names:
+                return
         self.body.append(f"store({self.names[sink.target]}, {self._own_position(sink.target, index)}, {value})")
 
     def _own_position(self, atom: Atom, index: Index) -> str:
@@ -502,14 +518,18 @@ class _Emitter:
             place_at = tuple(at if k == axis else i for k, i in enumerate(index))
             self.body.append(f"store({name}, {self._own_position(out, place_at)}, {value})")
             return
-        size = " * ".join(n for n in self.extents.shape(out) if n != "1") or "1"
-        before += [f"for j in range({size}):", f"    store({name}, j, 0.0)"]
+        if out not in self.filled:
+            self.filled.add(out)
+            size = " * ".join(n for n in self.extents.shape(out) if n != "1") or "1"
+            before += [f"for j in range({size}):", f"    store({name}, j, 0.0)"]
         if node.primitive is place:
-            target = self._sliced_index(out, node.params["index"], index)
-            self.body.append(f"store({name}, {self._own_position(out, target)}, {value})")
-            return
-        assert node.primitive is scatter_add
-        where = self.element(node.inputs[1], index)
+            where = self._own_position(out, self._sliced_index(out, node.params["index"], index))
+            if not sink.adds:
+                self.body.append(f"store({name}, {where}, {value})")
+                return
+        else:
+            assert node.primitive is scatter_add
+            where = self.element(node.inputs[1], index)
         old = self.fresh("old")
         self.body.append(f"{old} = load({name}, {where})")
         self.body.append(f"store({name}, {where}, {old} + {value})")

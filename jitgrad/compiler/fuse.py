@@ -8,13 +8,15 @@ one loop nest, forward and backward alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from jitgrad.compiler.extents import Extents, unit_reshape
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.core.primitive import Elementwise, Primitive, Reduce
+from jitgrad.ops.elementwise import add
 from jitgrad.ops.linear import (
     convert,
     diagonal_view,
@@ -66,6 +68,7 @@ class Sink:
     space: tuple[str, ...]  # symbols of the axes it runs over
     node: Node | None
     part: int = 0  # which operand of a join
+    adds: bool = False  # a scatter onto what other scatters have left
 
 
 @dataclass(eq=False)
@@ -110,6 +113,8 @@ class _Planner:
         self.ready: dict[Atom, int] = dict.fromkeys(graph.inputs, 0)
         self.stored: set[Variable] = set()  # virtual values that must be stored too
         self.runs: list[tuple[int, Sink | Call]] = []
+        self.scattered: dict[Atom, list[Sink]] = {}  # results of scatters, with the sinks that make them
+        self.uses = Counter(a for n in graph.nodes for a in n.inputs) + Counter(graph.outputs)
 
     def in_memory(self, atom: Atom) -> int:
         """The first stage in which the value can be read from memory."""
@@ -135,14 +140,34 @@ class _Planner:
             self.memory[out] = self.ready[out] = reads + 1
         elif primitive in SCATTERS:
             for part, x in enumerate(node.inputs if primitive is join else node.inputs[:1]):
-                self.runs.append((reads, Sink("scatter", out, shape(x), node, part)))
+                sink = Sink("scatter", out, shape(x), node, part)
+                self.runs.append((reads, sink))
+                if primitive is not join:
+                    self.scattered[out] = [sink]
             self.memory[out] = self.ready[out] = reads + 1
+        elif primitive is add.primitive and self._is_sum_of_scatters(node):
+            self._merge_scatters(node)
         elif primitive is gather:
             self.ready[out] = max(self.in_memory(node.inputs[0]), self.ready.get(node.inputs[1], 0))
         elif primitive is reshape_to and unit_reshape(node.inputs[0].aval.shape, out.aval.shape) is None:
             self.ready[out] = self.in_memory(node.inputs[0])
         else:
             self.ready[out] = reads
+
+    def _is_sum_of_scatters(self, node: Node) -> bool:
+        shape = node.outputs[0].aval.shape
+        return all(a in self.scattered and self.uses[a] == 1 and a.aval.shape == shape for a in node.inputs)
+
+    def _merge_scatters(self, node: Node) -> None:
+        """Let the scatters of a sum write to one memory: gradients of slices of one array need no array each."""
+        (out,) = node.outputs
+        sinks = [s for a in node.inputs for s in self.scattered.pop(a)]
+        for sink in sinks:
+            sink.target, sink.adds = out, True
+        self.scattered[out] = sinks
+        self.memory[out] = self.ready[out] = max(self.ready[a] for a in node.inputs)
+        for a in node.inputs:
+            del self.memory[a]  # type: ignore[arg-type]
 
     def plan(self) -> Plan:
         for node in self.graph.nodes:
@@ -151,7 +176,7 @@ class _Planner:
             if isinstance(atom, Variable) and atom not in self.memory:
                 self.stored.add(atom)
         self._store_dear_values()
-        for variable in self.stored:
+        for variable in [v for n in self.graph.nodes for v in n.outputs if v in self.stored]:  # in a fixed order
             stage = self.ready[variable]
             self.runs.append((stage, Sink("store", variable, self.extents.shape(variable), None)))
             self.memory[variable] = stage + 1
@@ -176,6 +201,14 @@ class _Planner:
                     continue
                 stack.extend(self.producers[a].inputs)
 
+        consumers: dict[Atom, list[Node]] = {}
+        for node in self.graph.nodes:
+            for a in node.inputs:
+                consumers.setdefault(a, []).append(node)
+        stages: dict[int, int] = {}  # the last stage in which a node runs itself
+        for stage, run in self.runs:
+            if run.node is not None:
+                stages[id(run.node)] = max(stage, stages.get(id(run.node), -1))
         order = sorted(self.runs, key=lambda run: -run[0])
         for stage, run in order:
             if isinstance(run, Sink) and run.node is not None:
@@ -192,23 +225,25 @@ class _Planner:
                 and out not in self.stored
                 and late
                 and dear[out]
-                and self._used_late(out, latest)
+                and self._used_late(out, latest, consumers.get(out, ()), stages)
             ):
                 self.stored.add(out)
 
-    def _used_late(self, value: Variable, latest: dict[Atom, int]) -> bool:
+    def _used_late(
+        self, value: Variable, latest: dict[Atom, int], consumers: Sequence[Node], stages: dict[int, int]
+    ) -> bool:
         """Whether a later stage reads this value itself, not only through one that is stored."""
-        for node in self.graph.nodes:
-            if value in node.inputs:
-                out = node.outputs[0]
-                if out in self.memory:
-                    if any(run.node is node and stage > self.ready[value] for stage, run in self.runs):
-                        return True
-                elif out in self.stored:
-                    if self.ready[out] > self.ready[value]:
-                        return True
-                elif latest.get(out, -1) > self.ready[value]:
+        ready = self.ready[value]
+        for node in consumers:
+            out = node.outputs[0]
+            if out in self.memory:
+                if stages.get(id(node), -1) > ready:
                     return True
+            elif out in self.stored:
+                if self.ready[out] > ready:
+                    return True
+            elif latest.get(out, -1) > ready:
+                return True
         return False
 
     def _stages(self) -> list[list[Loop | Call]]:
@@ -231,5 +266,3 @@ def plan(graph: Graph) -> Plan:
     """The stages of a graph whose nodes can all be fused."""
     return _Planner(graph).plan()
 
-
-Visit = Callable[[Node], None]
