@@ -46,9 +46,12 @@ class Extents:
 
     def _root(self, axis: Axis) -> Axis:
         parent = self._parent
-        while axis in parent:
-            axis = parent[axis]
-        return axis
+        root = axis
+        while root in parent:
+            root = parent[root]
+        while axis != root:  # the next look-up is shorter
+            parent[axis], axis = root, parent[axis]
+        return root
 
     def _same(self, a: Axis, b: Axis) -> None:
         if int(a[0].aval.shape[a[1]]) == int(b[0].aval.shape[b[1]]) != 1:

@@ -37,6 +37,8 @@ __all__ = ["Call", "Loop", "Plan", "Sink", "can_fuse", "plan"]
 INDEXED: Final = frozenset({permute, expand, flip_view, slice_view, diagonal_view, reshape_to, convert})
 """Primitives that only change where an element is read (or its dtype)."""
 SCATTERS: Final = frozenset({place, scatter_add, join})
+_MOVING: Final = frozenset({permute, flip_view, slice_view, diagonal_view})
+_MOST_PLACES: Final = 8
 CALLS: Final = frozenset({matrix_product, matrix_vector})
 _CHEAP: Final = frozenset(
     {"sqrt", "sel", "fabs", "copysign", "maximum", "minimum", "isnan", "isinf", "isfinite", "floor"}
@@ -112,6 +114,7 @@ class _Planner:
         self.memory: dict[Variable, int] = dict.fromkeys(graph.inputs, 0)
         self.ready: dict[Atom, int] = dict.fromkeys(graph.inputs, 0)
         self.stored: set[Variable] = set()  # virtual values that must be stored too
+        self.often = self._read_at_many_places()
         self.runs: list[tuple[int, Sink | Call]] = []
         self.scattered: dict[Atom, list[Sink]] = {}  # results of scatters, with the sinks that make them
         self.uses = Counter(a for n in graph.nodes for a in n.inputs) + Counter(graph.outputs)
@@ -124,6 +127,27 @@ class _Planner:
             return self.memory[atom]
         self.stored.add(atom)
         return self.ready[atom] + 1
+
+    def _read_at_many_places(self) -> set[Variable]:
+        """Computed values of which one element of a result needs many: a loop would compute them again at each place, and
+        what they are made of as well, exponentially often in a chain of shifted sums."""
+        places: dict[Atom, set[int]] = {}
+        moved: dict[tuple[int, int], int] = {}  # a place, seen through a node that moves it
+        found = set()
+        for node in reversed(self.graph.nodes):
+            out = node.outputs[0]
+            here = places.pop(out, {0})
+            fuses = node.primitive in INDEXED or isinstance(node.primitive.impl, Elementwise)
+            if isinstance(node.primitive.impl, Elementwise) and len(here) > _MOST_PLACES:
+                found.add(out)
+                here = {0}
+            if not fuses:
+                here = {0}
+            elif node.primitive in _MOVING:
+                here = {moved.setdefault((id(node), place), len(moved) + 1) for place in here}
+            for a in node.inputs:
+                places.setdefault(a, set()).update(here)
+        return found
 
     def visit(self, node: Node) -> None:
         primitive = node.primitive
@@ -151,6 +175,9 @@ class _Planner:
             self.ready[out] = max(self.in_memory(node.inputs[0]), self.ready.get(node.inputs[1], 0))
         elif primitive is reshape_to and unit_reshape(node.inputs[0].aval.shape, out.aval.shape) is None:
             self.ready[out] = self.in_memory(node.inputs[0])
+        elif out in self.often:
+            self.runs.append((reads, Sink("store", out, shape(out), None)))
+            self.memory[out] = self.ready[out] = reads + 1
         else:
             self.ready[out] = reads
 
@@ -209,10 +236,21 @@ class _Planner:
         for stage, run in self.runs:
             if run.node is not None:
                 stages[id(run.node)] = max(stage, stages.get(id(run.node), -1))
+        consumers: dict[Atom, list[Node]] = {}
+        for node in self.graph.nodes:
+            for a in node.inputs:
+                consumers.setdefault(a, []).append(node)
+        stages: dict[int, int] = {}  # the last stage in which a node runs itself
+        for stage, run in self.runs:
+            if run.node is not None:
+                stages[id(run.node)] = max(stage, stages.get(id(run.node), -1))
         order = sorted(self.runs, key=lambda run: -run[0])
         for stage, run in order:
             if isinstance(run, Sink) and run.node is not None:
                 for a in run.node.inputs:
+                    needed(a, stage)
+            elif isinstance(run, Sink):
+                for a in self.producers[run.target].inputs:
                     needed(a, stage)
         for variable in self.stored:
             needed(variable, self.ready[variable])
