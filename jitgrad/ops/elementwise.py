@@ -84,7 +84,7 @@ def multiply(x, y):
 
 
 @elementwise(
-    partials=[lambda out, x, y: 1.0 / y, lambda out, x, y: -out / y],
+    partials=[lambda out, x, y: 1.0 / y, lambda out, x, y: -(out * (1.0 / y))],
     operator="/",
     aliases=("true_divide", "div"),
     domain=(REAL, POSITIVE),
