@@ -79,7 +79,12 @@ class HostStep:
         found = run_primitive(self.node.primitive, arrays, self.node.params)
         results = list(found) if self.node.primitive.outputs > 1 else [found]
         # results of the program share no memory with its inputs, nor with each other
-        return [r if r.base is None and r.flags.c_contiguous and all(r is not a for a in arrays) else np.array(r) for r in results]
+        return [r if _is_own(r, arrays) else np.array(r, order="C") for r in results]
+
+
+def _is_own(array: Array, others: Sequence[Array]) -> bool:
+    """Whether an array is contiguous and owns its memory."""
+    return array.base is None and array.flags.c_contiguous and all(array is not a for a in others)
 
 
 def _contiguous(array: Array) -> Array:

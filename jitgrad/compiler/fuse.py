@@ -236,14 +236,6 @@ class _Planner:
         for stage, run in self.runs:
             if run.node is not None:
                 stages[id(run.node)] = max(stage, stages.get(id(run.node), -1))
-        consumers: dict[Atom, list[Node]] = {}
-        for node in self.graph.nodes:
-            for a in node.inputs:
-                consumers.setdefault(a, []).append(node)
-        stages: dict[int, int] = {}  # the last stage in which a node runs itself
-        for stage, run in self.runs:
-            if run.node is not None:
-                stages[id(run.node)] = max(stage, stages.get(id(run.node), -1))
         order = sorted(self.runs, key=lambda run: -run[0])
         for stage, run in order:
             if isinstance(run, Sink) and run.node is not None:
