@@ -11,7 +11,7 @@ from typing import Any
 
 from jitgrad.core.graph import Atom, Constant, Extent, Graph, Node
 from jitgrad.core.primitive import Elementwise, Reduce
-from jitgrad.ops.linear import convert, copy_of, expand, flip_view, gather, join, permute, place, reshape_to, slice_view
+from jitgrad.ops.linear import convert, copy_of, expand, flip_view, gather, permute, place, reshape_to, slice_view
 from jitgrad.ops.products import matrix_product, matrix_vector, vector_dot, vector_outer
 
 __all__ = ["Extents"]
@@ -27,22 +27,17 @@ class Extents:
         self._symbols: dict[Axis, str] = {}
         self._nodes: dict[Atom, Node] = {v: n for n in graph.nodes for v in n.outputs}
         self.values: list[int] = []
-        self.formulas: list[str | None] = []  # from the arguments' shapes and earlier symbols; None: only the number
+        self.formulas: list[str | None] = []  # of numbers that are no extents, in earlier symbols
         for node in graph.nodes:
             self._unify(node)
             for i, n in enumerate(node.params.get("shape", ())):
                 if isinstance(n, Extent):
                     self._same((node.outputs[0], i), (n.atom, n.axis))
-        self._derived: dict[Axis, Axis] = {}  # class -> an axis of it that follows from others
-        for node in graph.nodes:
-            if node.primitive in (slice_view, join):
-                for i in range(node.outputs[0].aval.ndim):
-                    self._derived.setdefault(self._root((node.outputs[0], i)), (node.outputs[0], i))
-        for k, variable in enumerate(graph.inputs):  # symbols of arguments first: the others follow from them
+        for variable in graph.inputs:  # symbols of arguments first
             for i, n in enumerate(variable.aval.shape):
                 root = self._root((variable, i))
                 if n != 1 and root not in self._symbols:
-                    self._symbols[root] = self.number(n, f"a{k}.shape[{i}]")
+                    self._symbols[root] = self.number(n)
 
     def _root(self, axis: Axis) -> Axis:
         parent = self._parent
@@ -113,23 +108,8 @@ class Extents:
         root = self._root((atom, axis))
         found = self._symbols.get(root)
         if found is None:
-            formula = self._formula(*self._derived.get(root, (atom, axis)))
-            found = self._symbols[root] = self.number(extent, formula)
+            found = self._symbols[root] = self.number(extent)
         return found
-
-    def _formula(self, atom: Atom, axis: int) -> str | None:
-        """How an axis that is no argument's follows from others; None where that is not known."""
-        node = self._nodes.get(atom)
-        if node is None:
-            return None
-        if node.primitive is slice_view:
-            for j, i, entry in index_axes(node.params["index"], node.inputs[0].aval.ndim):
-                if j == axis:
-                    n = self.symbol(node.inputs[0], i)
-                    return f"slice_extent({', '.join(map(repr, entry))}, {n})"
-        if node.primitive is join and axis == node.params["axis"]:
-            return " + ".join(self.symbol(p, axis) for p in node.inputs)
-        return None
 
     def number(self, value: int, formula: str | None = None) -> str:
         """A symbol for any integer that the source must not contain."""

@@ -17,7 +17,7 @@ from jitgrad import config
 from jitgrad.kernels import disk_cache, python_form
 from jitgrad.kernels.text import function_source
 
-__all__ = ["ArrayKernel", "Counters", "counters", "dispatcher", "entry_point", "forget_kernels", "kernel_mode"]
+__all__ = ["ArrayKernel", "Counters", "counters", "entry_point", "forget_kernels", "interop", "kernel_mode"]
 
 
 @dataclass
@@ -114,10 +114,12 @@ def _compiled(name: str, source: str, signature: tuple[str, ...]) -> Callable[..
     return result.entry_point  # type: ignore[no-any-return]
 
 
-def dispatcher(name: str, source: str, constants: dict[str, Any]) -> Any:
-    """The function ``name`` of ``source`` as an ordinary Numba function."""
+def interop() -> Any:
+    """The module that makes Numba functions of kernels, loaded when the first is wanted; in Python mode its stand-in."""
+    if kernel_mode() == "python":
+        return importlib.import_module("jitgrad.kernels.python_interop")
     _bridge()
-    return importlib.import_module("jitgrad.kernels.interop").make_dispatcher(name, source, constants)
+    return importlib.import_module("jitgrad.kernels.interop")
 
 
 class ArrayKernel:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jitgrad.core import blas_form, scalar
 
-__all__ = ["make"]
+__all__ = ["make", "typed"]
 
 _ALL = slice(None)
 
@@ -52,9 +52,9 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., An
     """The function ``name`` of ``source`` as plain Python, silent about overflow and invalid values."""
     namespace: dict[str, Any] = {n: getattr(scalar, n) for n in scalar.__all__}
     namespace.update({n: getattr(blas_form, n) for n in blas_form.__all__})
-    namespace.update(np=np, INF=np.inf, NAN=np.nan, boolean=_typed("bool"))
+    namespace.update(np=np, INF=np.inf, NAN=np.nan, boolean=typed("bool"))
     for dtype in ("float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64))):
-        namespace[dtype] = _typed(dtype)
+        namespace[dtype] = typed(dtype)
     elementwise = "size(" in source or "last_extent(" in source
     namespace.update(_elementwise_namespace() if elementwise else _loop_namespace())
     exec(compile(source, f"<jitgrad kernel {name}>", "exec"), namespace)
@@ -67,7 +67,8 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., An
     return run
 
 
-def _typed(dtype: str) -> Callable[[Any], Any]:
+def typed(dtype: str) -> Callable[[Any], Any]:
+    """The conversion that a dtype's name stands for in a kernel."""
     made = np.dtype(dtype)
 
     def convert(value: Any) -> Any:

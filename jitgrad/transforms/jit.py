@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+import inspect
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.compiler.draw import Drawing, dot
 from jitgrad.compiler.executable import Executable
 from jitgrad.compiler.explain import Explanation, explain
-from jitgrad.compiler.interop import function_source
 from jitgrad.compiler.passes import simplify
 from jitgrad.core.aval import ShapedArray, aval_of, make_aval
 from jitgrad.core.graph import Constant, Graph
-from jitgrad.core.modes import grad_mode
-from jitgrad.core.trace import atom_of
-from jitgrad.errors import UnsupportedError
-from jitgrad.kernels.kernel import dispatcher, kernel_mode
+from jitgrad.core.modes import forward, grad_mode
+from jitgrad.core.trace import atom_of, current_graph, same_bytes, tracing_into
+from jitgrad.eager import forget_plans
+from jitgrad.errors import InPlaceError, UnsupportedError
+from jitgrad.kernels.kernel import kernel_mode
+from jitgrad.ops.elementwise import where
+from jitgrad.ops.linear import copy_of
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.engine import wrap
 from jitgrad.tensor.tensor import make
+from jitgrad.transforms.numba_functions import numba_callback, numba_function
+from jitgrad.transforms.private import private
 from jitgrad.transforms.reverse_mode import vjp
 from jitgrad.transforms.trees import Structure, flatten
 
 __all__ = ["JitFunction", "jit"]
 
 _NUMBERS = (bool, int, float)
+_TEMPORARY: Final = 3  # references to what only a list of pairs refers to, while the pairs are looped over
+_USABLE: Final = 0x101  # ndarray.flags.num: C-contiguous and aligned
 _ndarray = np.ndarray
-
 
 @dataclass
 class Compiled:
@@ -41,8 +48,18 @@ class Compiled:
     executable: Executable
     structure: Structure
     leaves: list[Any]  # results that are no arrays, and None where an output stands
-    tracked: bool  # tensors that require grad were captured
-    signature: Any
+    sources: list[Tensor]  # captured tensors: any of them may require grad, now or later
+    reads: list[tuple[Any, Any]]  # arrays whose values Python read, with copies: the trace holds while they are equal
+
+    @property
+    def tracked(self) -> bool:
+        """Whether a captured tensor requires grad now."""
+        return any(t._edge is not None for t in self.sources)
+
+    @property
+    def holds(self) -> bool:
+        """Whether what Python read of captured arrays is still there."""
+        return all(same_bytes(t._value if isinstance(t, Tensor) else t, copy) for t, copy in self.reads)
 
 
 class JitFunction:
@@ -54,16 +71,20 @@ class JitFunction:
         functools.update_wrapper(self, function)
         self._function = function
         self._static_positions = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-        self._static_names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        self._parameters = _positional_parameters(function)
+        count = len(self._parameters)
+        self._static_names = {*names, *(self._parameters[p] for p in self._static_positions if -count <= p < count)}
         self._compiled: dict[Any, Compiled] = {}
         self._fast: dict[Any, Callable[..., Any]] = {}
-        self._dispatchers: dict[Any, Any] = {}
+        self._pulls: dict[Any, JitFunction] = {}  # the gradients, by arguments and which of them are tracked
+        self._numba: dict[Any, Any] = {}  # functions for Numba and C, by what they were made for
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:  # the usual case: contiguous ndarrays, nothing to record
             key: list[Any] = []
             for a in args:
-                if type(a) is not _ndarray or not a.flags.c_contiguous:
+                if type(a) is not _ndarray or a.flags.num & _USABLE != _USABLE:
                     break
                 key += (a.dtype, a.shape)
             else:
@@ -74,14 +95,15 @@ class JitFunction:
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = self._bind(args, kwargs)
-        if any(t.is_traced for t in arguments.tensors):
-            return self._function(*args, **kwargs)  # part of an outer trace
+        if current_graph() is not None or any(t.is_traced for t in arguments.tensors):
+            return self._inlined(arguments)  # part of an outer trace
         compiled = self._lookup(arguments)
         recording = bool(grad_mode.get())
-        if recording and compiled.tracked:
-            return self._function(*args, **kwargs)  # gradients of captured tensors: recorded operation by operation
         tracked = recording and any(t._edge is not None for t in arguments.tensors)
-        if not compiled.tracked and not kwargs and not self._static_positions and kernel_mode() == "compiled":
+        if recording and (compiled.tracked or (tracked and forward.get())):
+            # gradients of captured tensors, and tangents: recorded operation by operation
+            return self._inlined(arguments, [*arguments.tensors, *compiled.sources])
+        if not kwargs and not self._static_names and not self._static_positions and kernel_mode() == "compiled":
             self._remember(args, compiled)
         results = compiled.executable(arguments.arrays())
         if tracked:
@@ -91,9 +113,32 @@ class JitFunction:
             return _rebuilt(compiled, [make(r, aval_of(r)) for r in results])
         return _rebuilt(compiled, [_plain(r) for r in results])
 
+    def _inlined(self, arguments: Arguments, known: Sequence[Tensor] = ()) -> Any:
+        """The function itself, on private tensors; results that share memory with ``known`` tensors are copied."""
+        args, kwargs = arguments.replaced(
+            [
+                leaf if type(leaf) in _NUMBERS else private(t)
+                for leaf, t in zip(arguments.leaves, arguments.tensors, strict=True)
+            ]
+        )
+        result = self._function(*args, **kwargs)
+        if not known:
+            return result
+        arrays = [t._value for t in known]
+
+        def own(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            return copy_of(leaf) if any(np.may_share_memory(leaf._value, a) for a in arrays) else leaf
+
+        leaves, structure = flatten(result)
+        return structure.unflatten([own(leaf) for leaf in leaves])
+
     def _remember(self, args: tuple[Any, ...], compiled: Compiled) -> None:
         """Let later calls with such ndarrays go straight to the kernel."""
-        if any(type(a) is not _ndarray for a in args) or compiled.executable.single is None:
+        if any(type(a) is not _ndarray or a.dtype != a.dtype.newbyteorder("=") for a in args):
+            return
+        if compiled.executable.single is None or compiled.reads:
             return
         if any(leaf is not None for leaf in compiled.leaves):
             return
@@ -107,9 +152,13 @@ class JitFunction:
         text = _template(compiled.structure.unflatten([_Slot(n) for n in names]))
         if text is None:
             return
-        space = {"call": call, "plain": _plain}
+        space = {"call": call, "plain": _plain, "general": self._general}
         arguments = ", ".join(f"a{i}" for i in range(len(args)))
-        exec(f"def fast({arguments}):\n    results = call({arguments})\n    return {text}", space)
+        lines = [f"def fast({arguments}):"]
+        for i, source in enumerate(compiled.sources):
+            space[f"source{i}"] = source
+            lines.append(f"    if source{i}._edge is not None: return general(({arguments}{',' if args else ''}), {{}})")
+        exec("\n".join([*lines, f"    results = call({arguments})", f"    return {text}"]), space)
         self._fast[tuple([v for a in args for v in (a.dtype, a.shape)])] = space["fast"]
 
     # ----------------------------------------------------------------- arguments
@@ -121,54 +170,71 @@ class JitFunction:
         positions = {p % count if count and p < 0 else p for p in self._static_positions}
         for i, a in enumerate(args):
             (static if i in positions else dynamic).append(a)
+        positions |= {i for i, name in enumerate(self._parameters[:count]) if name in self._static_names}
         names = sorted(kwargs)
         for name in names:
             (static if name in self._static_names else dynamic).append(kwargs[name])
         for value in static:
-            if not isinstance(value, Hashable):
+            try:
+                hash(value)
+            except TypeError:
                 raise UnsupportedError(
-                    f"jit: the static argument {value!r} of {self.__name__} is not hashable; use a tuple instead of a list"  # type: ignore[attr-defined]
-                )
+                    f"jit: the static argument {value!r} of {self.__name__} is not hashable; use a tuple instead of a list"
+                ) from None
         leaves, structure = flatten(tuple(dynamic))
-        return Arguments(self, args, kwargs, positions, names, leaves, structure, tuple(static))
+        return Arguments(self, args, kwargs, positions, names, leaves, structure, tuple(map(_exact, static)))
 
     def _lookup(self, arguments: Arguments) -> Compiled:
         key = arguments.key()
         found = self._compiled.get(key)
-        if found is None:
+        if found is None or not found.holds:
             found = self._compiled[key] = self._compile(arguments)
         return found
 
-    def _compile(self, arguments: Arguments) -> Compiled:
-        name = "".join(c if c.isalnum() else "_" for c in getattr(self._function, "__name__", "function"))
-        graph = traced = Graph(name, lines=True)
+    def _trace(self, arguments: Arguments, shapes: Sequence[tuple[int, ...]] | None = None) -> tuple[Graph, Structure, list[Any]]:
+        """The graph for these arguments (or others of the same types and ``shapes``), and the form of the results."""
+        graph = Graph(self._name, lines=True)
         stand_ins = []
-        for leaf, tensor in zip(arguments.leaves, arguments.tensors, strict=True):
-            stand_in = wrap(graph.add_input(ShapedArray(tensor.shape, tensor.dtype, True)))
-            stand_in._weak = type(leaf) in _NUMBERS
+        if shapes is None:
+            shapes = [t.shape for t in arguments.tensors]
+        for leaf, tensor, shape in zip(arguments.leaves, arguments.tensors, shapes, strict=True):
+            stand_in = wrap(graph.add_input(ShapedArray(shape, tensor.dtype, True)))
+            stand_in._weak = _is_weak(leaf)
             stand_ins.append(stand_in)
         args, kwargs = arguments.replaced(stand_ins)
         token = grad_mode.set(False)
         try:
-            result = self._function(*args, **kwargs)
+            forget_plans()  # see plan_for
+            with tracing_into(graph):
+                leaves, structure = flatten(self._function(*args, **kwargs))
+                rest: list[Any] = []
+                for leaf in leaves:
+                    if isinstance(leaf, Tensor | np.ndarray | np.generic):
+                        tensor = as_tensor(leaf, f"jit, result of {self._name}")
+                        graph.outputs.append(atom_of(tensor._value, graph, tensor))
+                        rest.append(None)
+                    else:
+                        rest.append(leaf)
         finally:
             grad_mode.reset(token)
-            traced.closed = True
-        leaves, structure = flatten(result)
-        rest: list[Any] = []
-        for leaf in leaves:
-            if isinstance(leaf, Tensor | np.ndarray | np.generic):
-                tensor = as_tensor(leaf)
-                graph.outputs.append(atom_of(tensor._value, graph, tensor))
-                rest.append(None)
-            else:
-                rest.append(leaf)
-        graph = graph.live()
+        live = graph.live()
+        live.reads = [(t, copy) for t, copy in graph.reads or () if sys.getrefcount(t) > _TEMPORARY]
+        return live, structure, rest
+
+    def _compile(self, arguments: Arguments) -> Compiled:
+        start = next_tick()
+        graph, structure, rest = self._trace(arguments)
         captured = [a for n in graph.nodes for a in n.inputs if isinstance(a, Constant)]
         captured += [a for a in graph.outputs if isinstance(a, Constant)]
-        tracked = any(c.source is not None and c.source._edge is not None for c in captured)
-        executable = Executable(f"{name}_kernel", simplify(graph))
-        return Compiled(graph, executable, structure, rest, tracked, arguments.key())
+        sources = {id(c.source): c.source for c in captured if c.source is not None}
+        # what the function itself made requires grad inside of it alone
+        outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
+        executable = Executable(f"{self._name}_kernel", simplify(graph))
+        return Compiled(graph, executable, structure, rest, outer, graph.reads or [])
+
+    @property
+    def _name(self) -> str:
+        return "".join(c if c.isalnum() else "_" for c in getattr(self._function, "__name__", "function"))
 
     # ----------------------------------------------------------------- gradients
 
@@ -176,10 +242,11 @@ class JitFunction:
         """One node for the whole call; its backward is the compiled gradient."""
         tensors = [make(r, aval_of(r)) for r in results]
         needs = [i for i, t in enumerate(arguments.tensors) if t._edge is not None]
-        recorder = _JitRecorder(self, arguments, needs, [t._aval for t in tensors])
+        recorder = _JitRecorder(self, arguments, needs, [t._aval for t in tensors], compiled.sources)
         edges = tuple(arguments.tensors[i]._edge for i in needs)
         slots = tuple(arguments.tensors[i]._slot for i in needs)
-        node = GradNode(recorder, edges, tuple(t._value for t in arguments.tensors), slots if any(slots) else None)
+        kept = tuple(t._value for t in (*arguments.tensors, *compiled.sources))
+        node = GradNode(recorder, edges, kept, slots if any(slots) else None)
         for slot, tensor in enumerate(tensors):
             if tensor.dtype.kind == "f":
                 tensor._edge, tensor._slot = node, slot
@@ -188,34 +255,42 @@ class JitFunction:
     # ----------------------------------------------------------------- Numba
 
     def njit(self, *args: Any, freeze: bool = False) -> Any:
-        """This function as an ordinary Numba function, for your own ``@njit`` code.
+        """This function as an ordinary Numba function (a dispatcher), for your own ``@njit`` code.
 
-        Compiled for the dtypes and ranks of the example arguments (arrays and numbers); other extents are fine where the
-        Python code did not read them, else the function raises ValueError at run time. The same arguments give the same
-        object. Captured arrays are refused unless ``freeze=True`` copies them in.
+        Compiled for the dtypes and ranks of the example arguments: arrays, numbers, and tuples of them. Arrays of other
+        extents are fine unless the Python code read the extent (``x.shape[0]``, ``len(x)``), or it is 0 or 1 in the
+        example: then the function takes the example's extent alone and raises ValueError for others. Static arguments are
+        compiled in and no arguments any more. Lists among the results become tuples.
 
-        Raises UnsupportedError where the function cannot be one kernel.
+        The same arguments give the same object. Captured arrays are refused unless ``freeze=True`` copies them in as they
+        are now. Numba does not store a caller on disk (``cache=True``), since it would not see that the gradient changed.
+
+        Raises UnsupportedError where an operation cannot be part of one kernel, and names it.
+
+        >>> import numpy as np, jitgrad as jg
+        >>> step = jg.jit(jg.value_and_grad(lambda x: np.sum(x ** 2))).njit(np.zeros(3))
+        >>> step(np.array([1.0, 2.0]))
+        (5.0, array([2., 4.]))
         """
-        arguments = self._bind(args, {})
-        compiled = self._lookup(arguments)
-        key = (freeze, *((t.dtype, t.ndim, tuple(n == 1 for n in t.shape)) for t in arguments.tensors))
-        found = self._dispatchers.get(key)
-        if found is None:
-            if any(leaf is not None for leaf in compiled.leaves):
-                raise UnsupportedError(
-                    f"{self.__name__}: a result that is no array or number cannot leave compiled code"
-                )
+        return numba_function(self, self._bind(args, {}), freeze)
 
-            def template(names: list[str]) -> str:
-                text = _template(compiled.structure.unflatten([_Slot(n) for n in names]))
-                if text is None:
-                    raise UnsupportedError("njit: results must be arrays and numbers in tuples or lists")
-                return text
+    def address(self, *args: Any, freeze: bool = False, user_data: bool = False) -> Any:
+        """This function as a C function: a ``numba.cfunc``, with the pointer as ``.ctypes`` (for
+        ``scipy.LowLevelCallable``) and ``.address`` (an int).
 
-            name = compiled.executable.name.removesuffix("_kernel")
-            source, constants = function_source(name, compiled.executable, template, freeze)
-            found = self._dispatchers[key] = dispatcher(name, source, constants)
-        return found
+        The C signature follows from the example arguments, which must be numbers and arrays:
+
+        - ``int n`` comes first if there is an array: the extent of the first axis of the first array. Axes that must agree
+          with it follow it; all other extents are those of the example.
+        - Then come the arguments: a number by value (``double``), an array as a pointer to its elements in C order.
+        - Then come the results: the first number is returned; every other one, and every array, is written to a pointer. A
+          null pointer leaves a result out.
+        - With ``user_data`` a ``void*`` comes last, and is ignored.
+
+        So the value and gradient of a vector is ``double f(int n, double* x, double* grad)``. C has no exceptions: where
+        extents do not fit, everything that is written or returned is NaN (0 for integers).
+        """
+        return numba_callback(self, self._bind(args, {}), freeze, user_data)
 
     # ----------------------------------------------------------------- seeing what it did
 
@@ -267,7 +342,7 @@ class Arguments:
         """What the compiled code depends on."""
         kinds = tuple(
             [
-                (type(v) if type(v) in _NUMBERS else None, t.dtype, t.shape)
+                (_is_weak(v), t.dtype, t.shape)
                 for v, t in zip(self.leaves, self.tensors, strict=True)
             ]
         )
@@ -276,6 +351,14 @@ class Arguments:
     def arrays(self) -> list[np.ndarray[Any, Any]]:
         """The contiguous arrays of the leaves."""
         return [t._value if t._aval.contiguous else np.ascontiguousarray(t._value) for t in self.tensors]
+
+    def emptied(self) -> Arguments:
+        """Only what ``replaced`` needs, without the values of this call."""
+        static = [a if i in self.positions else None for i, a in enumerate(self.args)]
+        named = {n: v for n, v in self.kwargs.items() if n in self.owner._static_names}
+        return Arguments(
+            self.owner, tuple(static), named, self.positions, self.names, [], self.structure, self.static
+        )
 
     def replaced(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with other leaves."""
@@ -292,63 +375,80 @@ class _JitRecorder:
     plain = False
 
     def __init__(
-        self, function: JitFunction, arguments: Arguments, needs: list[int], out_avals: list[ShapedArray]
+        self,
+        function: JitFunction,
+        arguments: Arguments,
+        needs: list[int],
+        out_avals: list[ShapedArray],
+        sources: list[Tensor],
     ) -> None:
         self.function = function
+        self.sources = sources
+        self.weak = [_is_weak(leaf) for leaf in arguments.leaves]
         self.name = f"jit({getattr(function, '__name__', 'function')})"
         self.out_avals = tuple(make_aval(a.shape, a.dtype) for a in out_avals)
         self.outputs = len(out_avals)
         self.needs = needs
         self.fresh = (True,) * len(needs)
-        given = arguments.tensors
-
-        def flat(*values: Tensor) -> list[Any]:
-            leaves: list[Any] = list(given)
-            for i, v in zip(range(len(given)), values, strict=True):
-                leaves[i] = v
-            args, kwargs = arguments.replaced(leaves)
-            return [
-                as_tensor(r)
-                for r in flatten(function._function(*args, **kwargs))[0]
-                if isinstance(r, Tensor | np.ndarray)
-            ]
-
-        def pull(values: tuple[Tensor, ...], cotangents: list[Tensor]) -> list[Any]:
-            def part(*moving: Tensor) -> list[Any]:
-                whole: list[Any] = list(values)
-                for i, v in zip(needs, moving, strict=True):
-                    whole[i] = v
-                return flat(*whole)
-
-            return list(vjp(part, *[values[i] for i in needs])[1](cotangents))
-
         key = (arguments.key(), tuple(needs))
-        cache = function.__dict__.setdefault("_pulls", {})
-        if key not in cache:
-            cache[key] = JitFunction(pull, (), ())
-        self.pull: JitFunction = cache[key]
+        found = function._pulls.get(key)
+        if found is None:
+            found = function._pulls[key] = JitFunction(_pull(function, arguments.emptied(), needs), (), ())
+        self.pull: JitFunction = found
 
     def _complete(self, g: Any) -> list[Any]:
         gs = [g] if self.outputs == 1 else list(g)
         return [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(gs, self.out_avals, strict=True)]
 
+    def _values(self, node: GradNode) -> list[Tensor]:
+        """The arguments, as they were; raises where a captured tensor is not what it was."""
+        arrays = node.residuals
+        count = len(self.weak)
+        for source, kept in zip(self.sources, arrays[count:], strict=True):
+            if source._value is not kept:
+                raise InPlaceError(
+                    f"backward of {self.name} needs a captured tensor of shape {kept.shape} that was written after the call; "
+                    "do the write after backward, or pass the tensor as an argument"
+                )
+        values = [make(a, aval_of(a)) for a in arrays[:count]]
+        for value, weak in zip(values, self.weak, strict=True):
+            value._weak = weak
+        return values
+
     def run(self, node: GradNode, g: Any) -> Sequence[Any]:
         """The cotangents of the tracked arguments, as arrays."""
-        values = tuple(make(r, aval_of(r)) for r in node.residuals)
         cotangents = [make(x, aval_of(x)) for x in self._complete(g)]
-        return [t._value for t in self.pull(values, cotangents)]
+        return [t._value for t in self.pull(tuple(self._values(node)), cotangents, [])]
 
     def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
         """The cotangents as tensors; with ``record`` they are one node each of the compiled gradient."""
-        values = []
-        for i, array in enumerate(node.residuals):
-            value = make(array, aval_of(array))
-            if record and i in self.needs and node.edges is not None:
-                at = self.needs.index(i)
-                value._edge, value._slot = node.edges[at], node.slots[at] if node.slots else 0
-            values.append(value)
+        values = self._values(node)
+        if record and node.edges is not None:
+            for at, i in enumerate(self.needs):
+                values[i]._edge, values[i]._slot = node.edges[at], node.slots[at] if node.slots else 0
         cotangents = [x if isinstance(x, Tensor) else make(x, aval_of(x)) for x in self._complete(g)]
-        return [(t, None) for t in self.pull(tuple(values), cotangents)]
+        masks = [] if mask is None else [mask.get()]
+        return [(t, None) for t in self.pull(tuple(values), cotangents, masks)]
+
+
+def _pull(function: JitFunction, arguments: Arguments, needs: Sequence[int]) -> Callable[..., list[Any]]:
+    """The function from arguments, cotangents of the float results and masks of them (or none) to cotangents of arguments."""
+
+    def pull(values: tuple[Tensor, ...], cotangents: list[Tensor], masks: list[Tensor]) -> list[Any]:
+        def part(*moving: Tensor) -> list[Any]:
+            whole: list[Any] = list(values)
+            for i, v in zip(needs, moving, strict=True):
+                v._weak = whole[i]._weak
+                whole[i] = v
+            args, kwargs = arguments.replaced(whole)
+            results = flatten(function._function(*args, **kwargs))[0]
+            tensors = [as_tensor(r) for r in results if isinstance(r, Tensor | np.ndarray | np.generic)]
+            # where nothing flows back nothing may flow on, whatever the derivatives are
+            return [where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)] if masks else tensors
+
+        return list(vjp(part, *[values[i] for i in needs])[1](cotangents))
+
+    return pull
 
 
 class _Slot(str):
@@ -366,6 +466,27 @@ def _template(tree: Any) -> str | None:
         inner = ", ".join(parts)  # type: ignore[arg-type]
         return f"[{inner}]" if type(tree) is list else f"({inner}{',' if len(parts) == 1 else ''})"
     return None
+
+
+def _is_weak(leaf: Any) -> bool:
+    """Whether an argument is a Python number, or stands for one."""
+    return leaf._weak if isinstance(leaf, Tensor) else type(leaf) in _NUMBERS
+
+
+def _exact(value: Any) -> Any:
+    """A static argument as a key that tells 1, 1.0 and True, and 0.0 and -0.0, apart."""
+    if isinstance(value, tuple):
+        return type(value), tuple(map(_exact, value))
+    return type(value), value.hex() if type(value) is float else value
+
+
+def _positional_parameters(function: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that may be given by position; none where that is not known."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def _rebuilt(compiled: Compiled, results: Sequence[Any]) -> Any:

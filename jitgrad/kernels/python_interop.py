@@ -1,0 +1,70 @@
+"""Functions for Numba as plain Python: the same source, run by the interpreter, which tests every access to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jitgrad.core import blas_form, scalar
+from jitgrad.errors import DtypeError, GraphError
+from jitgrad.kernels.python_form import typed
+
+__all__ = ["make_dispatcher"]
+
+_DTYPES = ("bool", "float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64)))
+
+
+def _place(array: Any, index: Any) -> int:
+    if not 0 <= index < array.size:
+        raise GraphError(f"a compiled function reaches element {index} of an array of {array.size}")
+    return int(index)
+
+
+def _load(array: Any, index: Any) -> Any:
+    return array.reshape(-1)[_place(array, index)]
+
+
+def _store(array: Any, index: Any, value: Any) -> None:
+    array.reshape(-1)[_place(array, index)] = value
+
+
+def _carray(array: Any, shape: tuple[int, ...]) -> Any:
+    if array.size != np.prod(shape):
+        raise GraphError(f"a compiled function sees an array of shape {array.shape} as one of shape {shape}")
+    return array.reshape(shape)
+
+
+def _argument(dtype: str, ndim: int, what: str) -> Callable[[Any], Any]:
+    def argument(value: Any) -> Any:
+        made = np.asarray(value, None if isinstance(value, np.ndarray | np.generic) else dtype)
+        if made.ndim != ndim or made.dtype != dtype:
+            raise DtypeError(f"{what} must be an array of {dtype} with {ndim} axes, not {made.dtype} with {made.ndim}")
+        return np.ascontiguousarray(made).reshape(made.shape)
+
+    return argument
+
+
+def make_dispatcher(
+    name: str, source: str, constants: dict[str, Any], arguments: list[tuple[str, int, str]]
+) -> Callable[..., Any]:
+    """The function ``name`` of ``source`` as plain Python, silent about overflow and invalid values."""
+    space: dict[str, Any] = {n: getattr(scalar, n) for n in scalar.__all__}
+    space.update({n: getattr(blas_form, n) for n in blas_form.__all__})
+    space.update({d: typed(d) for d in _DTYPES if d != "bool"}, boolean=typed("bool"))
+    space.update({f"{d}_buffer": np.asarray for d in _DTYPES})
+    space.update(np=np, INF=np.inf, NAN=np.nan, load=_load, store=_store, data=lambda a: a, carray=_carray)
+    space.update(never_cache=lambda: None)
+    space.update(slice_start=lambda *s: slice(*s[:3]).indices(s[3])[0])
+    space.update(slice_extent=lambda *s: len(range(*slice(*s[:3]).indices(s[3]))))
+    space.update({f"argument{k}": _argument(*spec) for k, spec in enumerate(arguments)})
+    space.update(constants)
+    exec(compile(source, f"<jitgrad function {name}>", "exec"), space)
+    function = space[name]
+
+    def run(*args: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*args)
+
+    return run

@@ -1,0 +1,82 @@
+"""Which extents a traced function's Python code reads: what it does with the number cannot be seen, so it must stay as it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+from jitgrad.core.graph import Extent, Tracer
+from jitgrad.tensor import Tensor
+
+__all__ = ["Observation"]
+
+_SAY_NOTHING: Final = frozenset({"ndim", "dim", "dtype", "itemsize", "device", "requires_grad", "is_leaf"})
+"""Attributes that do not depend on extents."""
+
+
+class Observation:
+    """The axes whose extents left jitgrad as numbers while a function was traced.
+
+    Everything that a function of jitgrad returns to code outside of it is looked at: numbers and texts that may come from
+    a shape, and sequences as long as an axis. Functions of the interpreter (``range``, ``int.__add__``) read extents
+    without a trace, so it is not enough to watch the numbers themselves.
+    """
+
+    def __init__(self) -> None:
+        self.axes: set[tuple[Any, int]] = set()
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Look on while a function is traced in this thread."""
+        before = sys.getprofile()
+        sys.setprofile(self._event)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _event(self, frame: FrameType, event: str, value: Any) -> None:
+        if event != "return" or value is None or not _is_ours(frame):
+            return
+        name = frame.f_code.co_name
+        if name == "squeeze" and frame.f_locals.get("axis", ()) is None:  # which axes it drops depends on extents
+            self._arguments(frame)
+        caller = frame.f_back
+        if caller is None or _is_ours(caller) or _module(caller).startswith("optree") or name in _SAY_NOTHING:
+            return
+        self._look(value, frame)
+
+    def _look(self, value: Any, frame: FrameType) -> None:
+        if isinstance(value, Extent):
+            self.axes.add((value.atom, value.axis))
+        elif isinstance(value, bool | int | float | str | bytes | Iterator):
+            self._arguments(frame)
+        elif isinstance(value, tuple | list):
+            tensors = any(isinstance(v, Tensor) for v in value)
+            if tensors and not _module(frame).startswith(("jitgrad.transforms", "jitgrad.autograd")):
+                self._arguments(frame)  # split, unbind: there may be as many as elements
+            for v in value:
+                self._look(v, frame)
+
+    def _arguments(self, frame: FrameType) -> None:
+        """All axes of the traced values among the variables of a function."""
+        pending = list(frame.f_locals.values())
+        while pending:
+            value = pending.pop()
+            if isinstance(value, Tensor):
+                if isinstance(value._value, Tracer):
+                    self.axes.update((value._value.variable, axis) for axis in range(value.ndim))
+            elif type(value) in (tuple, list):
+                pending.extend(value)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = _module(frame)
+    return name == "jitgrad" or name.startswith("jitgrad.")
