@@ -15,8 +15,8 @@ import numpy as np
 from jitgrad.core.dispatch import constant
 from jitgrad.core.primitive import Bilinear, Custom, Linear, Partials, Primitive, Value
 from jitgrad.errors import NotDifferentiableError
-from jitgrad.ops.elementwise import where
 from jitgrad.ops.linear import expand, sum_to
+from jitgrad.ops.selection import where
 
 __all__ = ["Mask", "is_plain", "jvp", "scaled", "union", "union_of_values", "vjp"]
 

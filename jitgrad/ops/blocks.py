@@ -34,7 +34,9 @@ __all__ = [
     "elementwise",
     "host",
     "operation",
+    "primitive_of",
     "reduction",
+    "uniform",
     "view",
 ]
 
@@ -63,6 +65,11 @@ class Call:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+
+def uniform(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
+    """A sample array: numbers in [-2, 2)."""
+    return rng.uniform(-2.0, 2.0, shape)
 
 
 class Operation(Generic[P, R]):
@@ -178,6 +185,22 @@ def elementwise(
             public=public,
             in_place=method is not False and result != "bool" and 0 not in (fixed or {}),
         )
+
+    return decorate
+
+
+def primitive_of(
+    partials: list[Callable[..., Value] | None] | None = None,
+    masks: list[Callable[..., Value] | None] | None = None,
+    result: Any = "same",
+) -> Callable[[Callable[..., Any]], Primitive]:
+    """An elementwise primitive without a public name, for the derivatives of others; a constant if no rule is given."""
+
+    def decorate(body: Callable[..., Any]) -> Primitive:
+        constant = partials is None and masks is None
+        made = elementwise(partials=partials, masks=masks, nondiff=constant, result=result)(body).primitive
+        assert made is not None
+        return made
 
     return decorate
 

@@ -11,6 +11,7 @@ from jitgrad.ops import (
     closeness,
     comparison,
     creation,
+    einsum,
     elementwise,
     indexing,
     joining,
@@ -18,19 +19,22 @@ from jitgrad.ops import (
     products,
     reduction,
     scan,
+    selection,
     shape,
     softmax,
     sorting,
     special,
     statistics,
+    tensor_products,
+    trigonometric,
 )
 from jitgrad.ops.blocks import Operation
 
 __all__ = ["operations"]
 
 _MODULES: Final[tuple[ModuleType, ...]] = (
-    elementwise, comparison, special, closeness, reduction, scan, softmax, sorting, statistics,
-    shape, joining, indexing, creation, products, linalg,
+    elementwise, trigonometric, selection, comparison, special, closeness, reduction, scan, softmax, sorting, statistics,
+    shape, joining, indexing, creation, products, tensor_products, einsum, linalg,
 )  # fmt: skip
 
 

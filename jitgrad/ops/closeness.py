@@ -10,9 +10,8 @@ from jitgrad.core import scalar
 from jitgrad.core.aval import FLOAT64
 from jitgrad.core.dispatch import as_value
 from jitgrad.core.primitive import Value
-from jitgrad.ops.blocks import Call, operation
+from jitgrad.ops.blocks import Call, operation, primitive_of
 from jitgrad.ops.comparison import equal, isnan
-from jitgrad.ops.elementwise import primitive_of
 from jitgrad.ops.linear import convert
 from jitgrad.ops.reduction import all
 

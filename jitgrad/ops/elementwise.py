@@ -1,8 +1,8 @@
-"""Arithmetic, elementary functions, rounding and selection: one element at a time.
+"""Arithmetic, powers, exponentials and rounding: one element at a time.
 
 Every block is a scalar kernel with its partial derivatives beside it. A partial gets the result and the operands and is
 written in operations of this package, so that it can be differentiated again. Where a second derivative needs care at a
-singular point, the first one is a primitive itself (a name with an underscore) with partials of its own.
+singular point, the first one is a primitive itself (``primitive_of``) with partials of its own.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import numpy as np
 from jitgrad.core import scalar
 from jitgrad.core.aval import result_dtype
 from jitgrad.core.dispatch import as_value
-from jitgrad.core.primitive import Primitive, Value
+from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, DtypeError
-from jitgrad.ops.blocks import POSITIVE, REAL, UNIT, Call, Domain, elementwise, operation
-from jitgrad.ops.linear import convert, copy_of
+from jitgrad.ops.blocks import POSITIVE, REAL, Call, Domain, elementwise, operation, primitive_of
+from jitgrad.ops.linear import convert
+from jitgrad.ops.selection import where
 
 LN2: Final = math.log(2.0)
 LN10: Final = math.log(10.0)
@@ -28,22 +29,6 @@ _STEPS: Final = Domain(-3.0, 3.0, kinks=(-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0))
 _HALF_STEPS: Final = Domain(-3.0, 3.0, kinks=(-2.5, -1.5, -0.5, 0.5, 1.5, 2.5))
 _NONZERO: Final = Domain(-3.0, 3.0, kinks=(0.0,))
 _ONE_QUOTIENT: Final = (Domain(-2.9, -2.1), Domain(0.98, 1.02))  # no jump of the rounded quotient in between
-
-
-def primitive_of(
-    partials: list[Callable[..., Value] | None] | None = None,
-    masks: list[Callable[..., Value] | None] | None = None,
-    result: Any = "same",
-) -> Callable[[Callable[..., Any]], Primitive]:
-    """An elementwise primitive without a public name, for the derivatives of others; a constant if no rule is given."""
-
-    def decorate(body: Callable[..., Any]) -> Primitive:
-        constant = partials is None and masks is None
-        made = elementwise(partials=partials, masks=masks, nondiff=constant, result=result)(body).primitive
-        assert made is not None
-        return made
-
-    return decorate
 
 
 # --------------------------------------------------------------------------- arithmetic
@@ -374,13 +359,13 @@ def float_power(x: Any, y: Any) -> Value:
 
 
 @primitive_of([lambda out, x, r: 1.0 / r, lambda out, x, r: -out / r])
-def _ratio_or_zero(x, r):
+def ratio_or_zero(x, r):
     """x / r, and 0 for 0 / 0; the derivative there is not finite."""
     return scalar.sel((r == 0.0) & (x == 0.0), 0.0, x / r)
 
 
 @elementwise(
-    partials=[lambda out, x, y: _ratio_or_zero(x, out), lambda out, x, y: _ratio_or_zero(y, out)],
+    partials=[lambda out, x, y: ratio_or_zero(x, out), lambda out, x, y: ratio_or_zero(y, out)],
 )
 def hypot(x, y):
     """``sqrt(x**2 + y**2)``, without overflow on the way.
@@ -456,160 +441,6 @@ def log1p(x):
     return scalar.log1p(x)
 
 
-# --------------------------------------------------------------------------- circular and hyperbolic
-
-
-@elementwise(partials=[lambda out, x: cos(x)])
-def sin(x):
-    """Sine of an angle in radians.
-
-    Derivative: ``cos(x)``.
-    """
-    return scalar.sin(x)
-
-
-@elementwise(partials=[lambda out, x: -sin(x)])
-def cos(x):
-    """Cosine of an angle in radians.
-
-    Derivative: ``-sin(x)``.
-    """
-    return scalar.cos(x)
-
-
-@elementwise(partials=[lambda out, x: 1.0 + out * out], domain=Domain(-1.3, 1.3))
-def tan(x):
-    """Tangent of an angle in radians.
-
-    Derivative: ``1 + tan(x)**2``.
-    """
-    return scalar.tan(x)
-
-
-# (1 - x) (1 + x) rather than 1 - x*x: exact differences near the ends
-
-
-@elementwise(partials=[lambda out, x: 1.0 / sqrt((1.0 - x) * (1.0 + x))], aliases=("arcsin",), domain=UNIT)
-def asin(x):
-    """Inverse sine, in [-pi/2, pi/2]; NaN outside of [-1, 1].
-
-    Derivative: ``1 / sqrt(1 - x**2)``.
-    """
-    return scalar.asin(x)
-
-
-@elementwise(partials=[lambda out, x: -1.0 / sqrt((1.0 - x) * (1.0 + x))], aliases=("arccos",), domain=UNIT)
-def acos(x):
-    """Inverse cosine, in [0, pi]; NaN outside of [-1, 1].
-
-    Derivative: ``-1 / sqrt(1 - x**2)``.
-    """
-    return scalar.acos(x)
-
-
-@elementwise(partials=[lambda out, x: 1.0 / (1.0 + x * x)], aliases=("arctan",))
-def atan(x):
-    """Inverse tangent, in [-pi/2, pi/2].
-
-    Derivative: ``1 / (1 + x**2)``.
-    """
-    return scalar.atan(x)
-
-
-def _over_square(x: Value, y: Value, by: Value) -> Value:
-    """by / (x**2 + y**2) without overflow or underflow of the squares; 0 at 0."""
-    r = hypot(x, y)
-    return _ratio_or_zero(_ratio_or_zero(by, r), r)
-
-
-@elementwise(
-    partials=[lambda out, y, x: _over_square(x, y, x), lambda out, y, x: -_over_square(x, y, y)],
-    aliases=("arctan2",),
-    domain=(REAL, POSITIVE),
-)
-def atan2(y, x):
-    """The angle of the point (``x``, ``y``), in [-pi, pi].
-
-    Derivative: ``x / (x**2 + y**2)`` for ``y`` and ``-y / (x**2 + y**2)`` for ``x``; 0 where both are 0 (there the
-    second derivative is NaN).
-    """
-    return scalar.atan2(y, x)
-
-
-@elementwise(partials=[lambda out, x: cosh(x)])
-def sinh(x):
-    """Hyperbolic sine.
-
-    Derivative: ``cosh(x)``.
-    """
-    return scalar.sinh(x)
-
-
-@elementwise(partials=[lambda out, x: sinh(x)])
-def cosh(x):
-    """Hyperbolic cosine.
-
-    Derivative: ``sinh(x)``.
-    """
-    return scalar.cosh(x)
-
-
-@elementwise(partials=[lambda out, x: 1.0 - out * out])
-def tanh(x):
-    """Hyperbolic tangent.
-
-    Derivative: ``1 - tanh(x)**2``.
-    """
-    return scalar.tanh(x)
-
-
-@elementwise(partials=[lambda out, x: 1.0 / hypot(x, 1.0)], aliases=("arcsinh",))
-def asinh(x):
-    """Inverse hyperbolic sine.
-
-    Derivative: ``1 / sqrt(x**2 + 1)``.
-    """
-    return scalar.asinh(x)
-
-
-@elementwise(
-    partials=[lambda out, x: 1.0 / (sqrt(x - 1.0) * sqrt(x + 1.0))], aliases=("arccosh",), domain=Domain(1.1, 4.0)
-)
-def acosh(x):
-    """Inverse hyperbolic cosine; NaN below 1.
-
-    Derivative: ``1 / sqrt(x**2 - 1)``.
-    """
-    return scalar.acosh(x)
-
-
-@elementwise(partials=[lambda out, x: 1.0 / ((1.0 - x) * (1.0 + x))], aliases=("arctanh",), domain=UNIT)
-def atanh(x):
-    """Inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond.
-
-    Derivative: ``1 / (1 - x**2)``.
-    """
-    return scalar.atanh(x)
-
-
-@elementwise(partials=[lambda out, x: math.pi / 180.0], aliases=("radians",))
-def deg2rad(x):
-    """Degrees as radians.
-
-    Derivative: ``pi / 180``.
-    """
-    return x * 0.017453292519943295
-
-
-@elementwise(partials=[lambda out, x: 180.0 / math.pi], aliases=("degrees",))
-def rad2deg(x):
-    """Radians as degrees.
-
-    Derivative: ``180 / pi``.
-    """
-    return x * 57.29577951308232
-
-
 # --------------------------------------------------------------------------- rounding
 
 
@@ -681,151 +512,3 @@ def round(x: Any, decimals: int = 0) -> Value:
         return rint(x)
     unit = 10.0 ** (decimals if decimals > 0 else -decimals)
     return rint(x * unit) / unit if decimals > 0 else rint(x / unit) * unit
-
-
-# --------------------------------------------------------------------------- selection
-
-
-@primitive_of()
-def _greater_share(x, y):
-    """What ``maximum(x, y)`` owes to x: half of a tie; all of it where a NaN decides."""
-    return scalar.sel(x < y, 0.0, scalar.sel(x == y, 0.5, 1.0))
-
-
-@elementwise(
-    partials=[lambda out, x, y: _greater_share(x, y), lambda out, x, y: _greater_share(y, x)],
-    result="same",
-)
-def maximum(x, y):
-    """The greater of two elements; NaN where one of them is NaN.
-
-    Derivative: 1 for the greater; half each where they are equal.
-    """
-    return scalar.maximum(x, y)
-
-
-@elementwise(
-    partials=[lambda out, x, y: _greater_share(y, x), lambda out, x, y: _greater_share(x, y)],
-    result="same",
-)
-def minimum(x, y):
-    """The smaller of two elements; NaN where one of them is NaN.
-
-    Derivative: 1 for the smaller; half each where they are equal.
-    """
-    return scalar.minimum(x, y)
-
-
-@primitive_of()
-def _number_share(first, second, x, y):
-    """What fmax and fmin owe to x: nothing for a NaN, else its share among numbers, ``first`` less ``second``."""
-    share = scalar.sel(first < second, 0.0, scalar.sel(first == second, 0.5, 1.0))
-    return scalar.sel(scalar.isnan(x), scalar.sel(scalar.isnan(y), 1.0, 0.0), share)
-
-
-@elementwise(
-    partials=[lambda out, x, y: _number_share(x, y, x, y), lambda out, x, y: _number_share(y, x, y, x)],
-    result="same",
-)
-def fmax(x, y):
-    """The greater of two elements; where one is NaN, the other.
-
-    Derivative: 1 for the chosen one; half each where they are equal.
-    """
-    return scalar.sel(scalar.isnan(x), y, scalar.sel(scalar.isnan(y), x, scalar.maximum(x, y)))
-
-
-@elementwise(
-    partials=[lambda out, x, y: _number_share(y, x, x, y), lambda out, x, y: _number_share(x, y, y, x)],
-    result="same",
-)
-def fmin(x, y):
-    """The smaller of two elements; where one is NaN, the other.
-
-    Derivative: 1 for the chosen one; half each where they are equal.
-    """
-    return scalar.sel(scalar.isnan(x), y, scalar.sel(scalar.isnan(y), x, scalar.minimum(x, y)))
-
-
-@primitive_of()
-def _inside(x, low, high):
-    return scalar.sel((x >= low) & (x <= high), 1.0, 0.0)
-
-
-@primitive_of()
-def _below(x, low, high):
-    return scalar.sel((x < low) & (low <= high), 1.0, 0.0)
-
-
-@primitive_of()
-def _above(x, low, high):
-    return scalar.sel((x > high) | (low > high), 1.0, 0.0)
-
-
-@primitive_of(
-    [
-        lambda out, x, low, high: _inside(x, low, high),
-        lambda out, x, low, high: _below(x, low, high),
-        lambda out, x, low, high: _above(x, low, high),
-    ]
-)
-def _clip(x, low, high):
-    return scalar.minimum(scalar.maximum(x, low), high)
-
-
-@primitive_of([lambda out, x, low: _inside(x, low, x), lambda out, x, low: _below(x, low, low)])
-def _clip_below(x, low):
-    return scalar.maximum(x, low)
-
-
-@primitive_of([lambda out, x, high: _inside(x, x, high), lambda out, x, high: _above(x, high, high)])
-def _clip_above(x, high):
-    return scalar.minimum(x, high)
-
-
-def _clip_samples(rng: np.random.Generator) -> list[Call]:
-    x = rng.uniform(-2.0, 2.0, (3, 4))
-    return [
-        Call((x, -1.0, 1.0), {}),
-        Call((x,), {"min": -0.5}),
-        Call((x,), {"max": 0.5}),
-        Call((x, rng.uniform(-1.5, -0.5, 4), rng.uniform(0.5, 1.5, (3, 1))), {}),
-    ]
-
-
-@operation(samples=_clip_samples, method=True, in_place=True)
-def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None) -> Value:
-    """``x`` limited to the interval from ``min`` to ``max`` (NumPy's ``a_min``, ``a_max``); None leaves a side open.
-
-    ``max`` wins where the bounds contradict each other. Raises ArgumentError when a bound is given twice.
-
-    Derivative: 1 on the closed interval, bounds included; the bounds get what lies outside.
-
-    >>> import jitgrad as jg
-    >>> jg.clip([-2.0, 0.5, 3.0], 0.0, 1.0)
-    tensor([0. , 0.5, 1. ])
-    """
-    if (min is not None and a_min is not None) or (max is not None and a_max is not None):
-        raise ArgumentError("clip: give each bound once, as min and max or as a_min and a_max")
-    x = as_value(x, "clip")
-    low = a_min if min is None else min
-    high = a_max if max is None else max
-    if low is None:
-        return copy_of(x) if high is None else _clip_above(x, high)
-    return _clip_below(x, low) if high is None else _clip(x, low, high)
-
-
-@elementwise(
-    masks=[None, lambda out, c, x, y: c, lambda out, c, x, y: ~c],
-    result="same",
-    fixed={0: np.bool_},
-    method=False,
-    public=False,
-)
-def where(condition, x, y):
-    """``x`` where the condition holds, else ``y``.
-
-    Derivative: the cotangent goes to the chosen operand; the other one gets a structural zero, which stays zero
-    whatever its own derivative is (infinite, NaN).
-    """
-    return scalar.sel(condition, x, y)

@@ -13,9 +13,9 @@ from jitgrad.core.primitive import Value
 from jitgrad.core.trace import note_read
 from jitgrad.errors import ArgumentError, IndexingError, ShapeError, UnsupportedError
 from jitgrad.ops.axes import axis_of
-from jitgrad.ops.blocks import Call, operation
-from jitgrad.ops.elementwise import where as choose
+from jitgrad.ops.blocks import Call, operation, uniform
 from jitgrad.ops.linear import BasicIndex, bounded, expand, gather, permute, reshape_to, slice_view, take_at
+from jitgrad.ops.selection import where as choose
 from jitgrad.ops.shape import ravel
 
 __all__ = ["basic_index", "flat_positions", "getitem", "plain_index"]
@@ -280,10 +280,6 @@ def traced_getitem(x: Value, items: tuple[Any, ...]) -> Value:
 # --------------------------------------------------------------------------- functions
 
 
-def _array(rng: np.random.Generator, *shape: int) -> Array:
-    return rng.uniform(-2.0, 2.0, shape)
-
-
 def _integers(indices: Any, what: str) -> Value:
     value = as_value(indices, what)
     if value.size == 0:
@@ -295,11 +291,11 @@ def _integers(indices: Any, what: str) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 3, 4), [0, 5, 0, -1]), {}),
-        Call((_array(rng, 3, 4), [[2, 0], [2, -3]]), {"axis": 0}),
-        Call((_array(rng, 3, 4), 1), {"axis": -1}),
-        Call((_array(rng, 3, 4), [7, -9]), {"axis": 1, "mode": "wrap"}),
-        Call((_array(rng, 3, 4), [7, -9]), {"axis": 1, "mode": "clip"}),
+        Call((uniform(rng, 3, 4), [0, 5, 0, -1]), {}),
+        Call((uniform(rng, 3, 4), [[2, 0], [2, -3]]), {"axis": 0}),
+        Call((uniform(rng, 3, 4), 1), {"axis": -1}),
+        Call((uniform(rng, 3, 4), [7, -9]), {"axis": 1, "mode": "wrap"}),
+        Call((uniform(rng, 3, 4), [7, -9]), {"axis": 1, "mode": "clip"}),
     ],
     method=True,
 )
@@ -333,9 +329,9 @@ def take(x: Any, indices: Any, axis: int | None = None, *, mode: str = "raise") 
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 3, 4), np.array([[0, 3], [1, 1], [-1, 2]])), {"axis": 1}),
-        Call((_array(rng, 3, 4), np.array([[2, 0, 1, 1]])), {"axis": 0}),
-        Call((_array(rng, 3, 1), np.array([[0, 1, 2, 0], [2, 2, 1, 0]])), {"axis": 0}),
+        Call((uniform(rng, 3, 4), np.array([[0, 3], [1, 1], [-1, 2]])), {"axis": 1}),
+        Call((uniform(rng, 3, 4), np.array([[2, 0, 1, 1]])), {"axis": 0}),
+        Call((uniform(rng, 3, 1), np.array([[0, 1, 2, 0], [2, 2, 1, 0]])), {"axis": 0}),
     ]
 )
 def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Value:
@@ -370,7 +366,7 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Value:
 
 
 @operation(
-    samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((_array(rng, 3),), {})],
+    samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((uniform(rng, 3),), {})],
     nondiff=True,
     method=True,
 )
@@ -388,9 +384,9 @@ def nonzero(x: Any) -> tuple[Value, ...]:
 def _where_samples(rng: np.random.Generator) -> list[Call]:
     condition = rng.uniform(size=(3, 4)) > 0.5
     return [
-        Call((condition, _array(rng, 3, 4), _array(rng, 4)), {}),
-        Call((condition[0], _array(rng, 3, 1), 2.0), {}),
-        Call((np.bool_(True), _array(rng, 2), _array(rng, 2)), {}),
+        Call((condition, uniform(rng, 3, 4), uniform(rng, 4)), {}),
+        Call((condition[0], uniform(rng, 3, 1), 2.0), {}),
+        Call((np.bool_(True), uniform(rng, 2), uniform(rng, 2)), {}),
     ]
 
 
@@ -414,7 +410,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     return choose(condition, x, y)
 
 
-@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((_array(rng, 3),), {})], nondiff=True)
+@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((uniform(rng, 3),), {})], nondiff=True)
 def argwhere(x: Any) -> Value:
     """The indices of the elements other than 0, one row an element.
 
@@ -423,7 +419,7 @@ def argwhere(x: Any) -> Value:
     return wrap(np.ascontiguousarray(np.argwhere(as_value(x, "argwhere")._array("argwhere"))))
 
 
-@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((_array(rng, 3),), {})], nondiff=True)
+@operation(samples=lambda rng: [Call((np.array([[1, 0], [0, 2]]),), {}), Call((uniform(rng, 3),), {})], nondiff=True)
 def flatnonzero(x: Any) -> Value:
     """The positions in C order of the elements other than 0.
 
@@ -434,8 +430,8 @@ def flatnonzero(x: Any) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call(([True, False, True], _array(rng, 3, 2)), {"axis": 0}),
-        Call(([0, 1, 1], _array(rng, 2, 3)), {}),
+        Call(([True, False, True], uniform(rng, 3, 2)), {"axis": 0}),
+        Call(([0, 1, 1], uniform(rng, 2, 3)), {}),
     ]
 )
 def compress(condition: Any, x: Any, axis: int | None = None) -> Value:
@@ -449,7 +445,7 @@ def compress(condition: Any, x: Any, axis: int | None = None) -> Value:
     return take(x, np.flatnonzero(chosen), axis)
 
 
-@operation(samples=lambda rng: [Call((np.array([[True, False], [True, True]]), _array(rng, 2, 2)), {})])
+@operation(samples=lambda rng: [Call((np.array([[True, False], [True, True]]), uniform(rng, 2, 2)), {})])
 def extract(condition: Any, x: Any) -> Value:
     """The elements for which a condition of the same size holds, in C order.
 
@@ -460,8 +456,8 @@ def extract(condition: Any, x: Any) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call(([np.array([True, False, False]), np.array([True, True, False])], [_array(rng, 3), _array(rng, 3)]), {}),
-        Call(([np.array([True, False])], [_array(rng)], 1.5), {}),
+        Call(([np.array([True, False, False]), np.array([True, True, False])], [uniform(rng, 3), uniform(rng, 3)]), {}),
+        Call(([np.array([True, False])], [uniform(rng)], 1.5), {}),
     ]
 )
 def select(condlist: Any, choicelist: Any, default: Any = 0) -> Value:

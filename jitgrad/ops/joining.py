@@ -12,16 +12,12 @@ from jitgrad.core.dispatch import as_value, is_value, wrap
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError, UnsupportedError
 from jitgrad.ops.axes import axis_of, index_of
-from jitgrad.ops.blocks import Call, operation
+from jitgrad.ops.blocks import Call, operation, uniform
 from jitgrad.ops.linear import convert, expand, join, pile, place, reshape_to, slice_view, take_at
 from jitgrad.ops.shape import atleast_1d, atleast_2d, atleast_3d, ravel
 
 Array = np.ndarray[Any, Any]
 _ALL = (None, None, None)
-
-
-def _array(rng: np.random.Generator, *shape: int) -> Array:
-    return rng.uniform(-2.0, 2.0, shape)
 
 
 def _parts(arrays: Any, what: str) -> list[Value]:
@@ -62,9 +58,9 @@ def _joined(values: list[Value], axis: Any, what: str, dtype: Any = None) -> Val
 
 @operation(
     samples=lambda rng: [
-        Call(([_array(rng, 2, 3), _array(rng, 1, 3)],), {}),
-        Call(([_array(rng, 2, 3), _array(rng, 2, 0), _array(rng, 2, 2)],), {"axis": -1}),
-        Call(([_array(rng, 2, 3), _array(rng)],), {"axis": None}),
+        Call(([uniform(rng, 2, 3), uniform(rng, 1, 3)],), {}),
+        Call(([uniform(rng, 2, 3), uniform(rng, 2, 0), uniform(rng, 2, 2)],), {"axis": -1}),
+        Call(([uniform(rng, 2, 3), uniform(rng)],), {"axis": None}),
     ],
     aliases=("concatenate", "cat"),
     reference=np.concatenate,
@@ -87,9 +83,9 @@ def concat(arrays: Any, axis: int | None = 0, *, dtype: Any = None) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call(([_array(rng, 2, 3), _array(rng, 2, 3)],), {}),
-        Call(([_array(rng, 2, 3), _array(rng, 2, 3)],), {"axis": -1}),
-        Call(([_array(rng), _array(rng), _array(rng)],), {}),
+        Call(([uniform(rng, 2, 3), uniform(rng, 2, 3)],), {}),
+        Call(([uniform(rng, 2, 3), uniform(rng, 2, 3)],), {"axis": -1}),
+        Call(([uniform(rng), uniform(rng), uniform(rng)],), {}),
     ]
 )
 def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Value:
@@ -117,9 +113,9 @@ def _lifted(arrays: Any, what: str, lift: Any) -> list[Value]:
 
 @operation(
     samples=lambda rng: [
-        Call(([_array(rng, 2), _array(rng, 3)],), {}),
-        Call(([_array(rng, 2, 1), _array(rng, 2, 3)],), {}),
-        Call(([_array(rng), _array(rng)],), {}),
+        Call(([uniform(rng, 2), uniform(rng, 3)],), {}),
+        Call(([uniform(rng, 2, 1), uniform(rng, 2, 3)],), {}),
+        Call(([uniform(rng), uniform(rng)],), {}),
     ]
 )
 def hstack(arrays: Any, *, dtype: Any = None) -> Value:
@@ -133,8 +129,8 @@ def hstack(arrays: Any, *, dtype: Any = None) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call(([_array(rng, 3), _array(rng, 3)],), {}),
-        Call(([_array(rng, 2, 3), _array(rng, 3)],), {}),
+        Call(([uniform(rng, 3), uniform(rng, 3)],), {}),
+        Call(([uniform(rng, 2, 3), uniform(rng, 3)],), {}),
     ],
     aliases=("row_stack",),
 )
@@ -148,8 +144,8 @@ def vstack(arrays: Any, *, dtype: Any = None) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call(([_array(rng, 3), _array(rng, 3)],), {}),
-        Call(([_array(rng, 2, 3, 1), _array(rng, 2, 3)],), {}),
+        Call(([uniform(rng, 3), uniform(rng, 3)],), {}),
+        Call(([uniform(rng, 2, 3, 1), uniform(rng, 2, 3)],), {}),
     ]
 )
 def dstack(arrays: Any) -> Value:
@@ -162,8 +158,8 @@ def dstack(arrays: Any) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call(([_array(rng, 3), _array(rng, 3, 2)],), {}),
-        Call(([_array(rng), _array(rng)],), {}),
+        Call(([uniform(rng, 3), uniform(rng, 3, 2)],), {}),
+        Call(([uniform(rng), uniform(rng)],), {}),
     ]
 )
 def column_stack(arrays: Any) -> Value:
@@ -180,8 +176,8 @@ def column_stack(arrays: Any) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 2), _array(rng)), {}),
-        Call((_array(rng, 2, 2), _array(rng, 1, 2)), {"axis": 0}),
+        Call((uniform(rng, 2, 2), uniform(rng)), {}),
+        Call((uniform(rng, 2, 2), uniform(rng, 1, 2)), {"axis": 0}),
     ]
 )
 def append(x: Any, values: Any, axis: int | None = None) -> Value:
@@ -233,9 +229,9 @@ def _numbers(values: Any, what: str) -> Array:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 4, 2), 2), {}),
-        Call((_array(rng, 2, 5), [1, 3]), {"axis": 1}),
-        Call((_array(rng, 5), [2, 2, 7]), {}),
+        Call((uniform(rng, 4, 2), 2), {}),
+        Call((uniform(rng, 2, 5), [1, 3]), {"axis": 1}),
+        Call((uniform(rng, 5), [2, 2, 7]), {}),
     ]
 )
 def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Value]:
@@ -250,7 +246,7 @@ def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Value]:
     return _split(x, indices_or_sections, axis, "split", True)
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 5, 2), 3), {}), Call((_array(rng, 2), 3), {})])
+@operation(samples=lambda rng: [Call((uniform(rng, 5, 2), 3), {}), Call((uniform(rng, 2), 3), {})])
 def array_split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Value]:
     """Views of the parts of an axis, of equal size or one more; or cut at the given points.
 
@@ -259,7 +255,7 @@ def array_split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Value]:
     return _split(x, indices_or_sections, axis, "array_split", False)
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 2, 4), 2), {}), Call((_array(rng, 4), [1]), {})])
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 4), 2), {}), Call((uniform(rng, 4), [1]), {})])
 def hsplit(x: Any, indices_or_sections: Any) -> list[Value]:
     """``split`` along the second axis, along the first for 1-d arrays.
 
@@ -269,7 +265,7 @@ def hsplit(x: Any, indices_or_sections: Any) -> list[Value]:
     return _split(x, indices_or_sections, 0 if x.ndim == 1 else 1, "hsplit", True)
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 4, 2), 2), {})])
+@operation(samples=lambda rng: [Call((uniform(rng, 4, 2), 2), {})])
 def vsplit(x: Any, indices_or_sections: Any) -> list[Value]:
     """``split`` along the first axis of at least two.
 
@@ -281,7 +277,7 @@ def vsplit(x: Any, indices_or_sections: Any) -> list[Value]:
     return _split(x, indices_or_sections, 0, "vsplit", True)
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 2, 1, 4), 2), {})])
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 1, 4), 2), {})])
 def dsplit(x: Any, indices_or_sections: Any) -> list[Value]:
     """``split`` along the third axis.
 
@@ -293,7 +289,7 @@ def dsplit(x: Any, indices_or_sections: Any) -> list[Value]:
     return _split(x, indices_or_sections, 2, "dsplit", True)
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 3, 2),), {}), Call((_array(rng, 3, 2),), {"axis": -1})])
+@operation(samples=lambda rng: [Call((uniform(rng, 3, 2),), {}), Call((uniform(rng, 3, 2),), {"axis": -1})])
 def unstack(x: Any, *, axis: int = 0) -> tuple[Value, ...]:
     """Views of the slices along an axis, without that axis.
 
@@ -309,11 +305,11 @@ def unstack(x: Any, *, axis: int = 0) -> tuple[Value, ...]:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 4), 1), {}),
-        Call((_array(rng, 2, 3), -4), {}),
-        Call((_array(rng, 2, 3), 1), {"axis": 1}),
-        Call((_array(rng, 3, 3), (1, -1)), {"axis": (0, 1)}),
-        Call((_array(rng, 0), 1), {}),
+        Call((uniform(rng, 4), 1), {}),
+        Call((uniform(rng, 2, 3), -4), {}),
+        Call((uniform(rng, 2, 3), 1), {"axis": 1}),
+        Call((uniform(rng, 3, 3), (1, -1)), {"axis": (0, 1)}),
+        Call((uniform(rng, 0), 1), {}),
     ]
 )
 def roll(x: Any, shift: Any, axis: Any = None) -> Value:
@@ -346,11 +342,11 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 3), 2), {}),
-        Call((_array(rng, 2, 3), (2, 1)), {}),
-        Call((_array(rng, 3), (2, 2, 1)), {}),
-        Call((_array(rng, 2, 3), 0), {}),
-        Call((_array(rng), 3), {}),
+        Call((uniform(rng, 3), 2), {}),
+        Call((uniform(rng, 2, 3), (2, 1)), {}),
+        Call((uniform(rng, 3), (2, 2, 1)), {}),
+        Call((uniform(rng, 2, 3), 0), {}),
+        Call((uniform(rng), 3), {}),
     ]
 )
 def tile(x: Any, reps: Any) -> Value:
@@ -380,10 +376,10 @@ def _listed(values: Any, what: str) -> list[int]:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 3), 2), {}),
-        Call((_array(rng, 2, 3), 2), {"axis": 1}),
-        Call((_array(rng, 2, 3), [2, 0, 1]), {"axis": -1}),
-        Call((_array(rng), 3), {}),
+        Call((uniform(rng, 2, 3), 2), {}),
+        Call((uniform(rng, 2, 3), 2), {"axis": 1}),
+        Call((uniform(rng, 2, 3), [2, 0, 1]), {"axis": -1}),
+        Call((uniform(rng), 3), {}),
     ],
     method=True,
 )
@@ -411,9 +407,9 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 5), 1, 1), {}),
-        Call((_array(rng, 2, 5), [0, -1], 1), {}),
-        Call((_array(rng, 2, 3), slice(0, 4, 2)), {}),
+        Call((uniform(rng, 2, 5), 1, 1), {}),
+        Call((uniform(rng, 2, 5), [0, -1], 1), {}),
+        Call((uniform(rng, 2, 3), slice(0, 4, 2)), {}),
     ]
 )
 def delete(x: Any, obj: Any, axis: int | None = None) -> Value:
@@ -436,13 +432,13 @@ _BY_POSITION = ("edge", "reflect", "symmetric", "wrap")
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 3), 1), {}),
-        Call((_array(rng, 3), (2, 1)), {"constant_values": 1.5}),
-        Call((_array(rng, 2, 3), ((1, 0), (0, 2))), {"mode": "constant", "constant_values": ((1.0, 2.0), (3.0, 4.0))}),
-        Call((_array(rng, 2, 3), ((1, 2), (3, 1))), {"mode": "edge"}),
-        Call((_array(rng, 2, 3), ((1, 2), (3, 5))), {"mode": "reflect"}),
-        Call((_array(rng, 3), 5), {"mode": "symmetric"}),
-        Call((_array(rng, 2, 3), 2), {"mode": "wrap"}),
+        Call((uniform(rng, 2, 3), 1), {}),
+        Call((uniform(rng, 3), (2, 1)), {"constant_values": 1.5}),
+        Call((uniform(rng, 2, 3), ((1, 0), (0, 2))), {"mode": "constant", "constant_values": ((1.0, 2.0), (3.0, 4.0))}),
+        Call((uniform(rng, 2, 3), ((1, 2), (3, 1))), {"mode": "edge"}),
+        Call((uniform(rng, 2, 3), ((1, 2), (3, 5))), {"mode": "reflect"}),
+        Call((uniform(rng, 3), 5), {"mode": "symmetric"}),
+        Call((uniform(rng, 2, 3), 2), {"mode": "wrap"}),
     ]
 )
 def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Value:

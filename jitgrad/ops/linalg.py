@@ -15,11 +15,11 @@ from jitgrad.core.linalg_errors import MatrixShapeError
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ConversionError, ShapeError, UnsupportedError
 from jitgrad.kernels.kernel import ArrayKernel
-from jitgrad.ops import products, shape
+from jitgrad.ops import products, shape, tensor_products
 from jitgrad.ops.axes import axes_of, axis_of, index_of
-from jitgrad.ops.blocks import Call, host, operation
+from jitgrad.ops.blocks import Call, host, operation, primitive_of, uniform
 from jitgrad.ops.elementwise import abs as absolute
-from jitgrad.ops.elementwise import primitive_of, sign, where
+from jitgrad.ops.elementwise import sign
 from jitgrad.ops.joining import concat
 from jitgrad.ops.linear import convert, expand, kept_shape, permute, reshape_to, slice_view, spread, sum_over
 from jitgrad.ops.matrices import (
@@ -39,6 +39,7 @@ from jitgrad.ops.matrices import (
     solve_matrix,
 )
 from jitgrad.ops.reduction import count_over, max_over, min_over
+from jitgrad.ops.selection import where
 
 Array = np.ndarray[Any, Any]
 Axis = int | tuple[int, ...] | None
@@ -67,24 +68,20 @@ def _square(x: Any, what: str) -> Value:
     return x
 
 
-def _random(rng: np.random.Generator, *extents: int) -> Array:
-    return rng.uniform(-2.0, 2.0, extents)
-
-
 def _regular(rng: np.random.Generator, *extents: int) -> Array:
     """Square matrices far from singular ones."""
-    return _random(rng, *extents) + 3.0 * extents[-1] * np.eye(extents[-1])
+    return uniform(rng, *extents) + 3.0 * extents[-1] * np.eye(extents[-1])
 
 
 def _definite(rng: np.random.Generator, *extents: int) -> Array:
     """Symmetric positive definite matrices with eigenvalues well apart."""
-    q = np.linalg.qr(_random(rng, *extents))[0]
+    q = np.linalg.qr(uniform(rng, *extents))[0]
     return np.asarray((q * (1.0 + np.arange(extents[-1]))) @ q.swapaxes(-1, -2))
 
 
 def _apart(rng: np.random.Generator, *extents: int) -> Array:
     """Matrices with singular values well apart."""
-    u, s, vh = np.linalg.svd(_random(rng, *extents), full_matrices=False)
+    u, s, vh = np.linalg.svd(uniform(rng, *extents), full_matrices=False)
     return np.asarray((u * (1.0 + np.arange(s.shape[-1]))[::-1]) @ vh)
 
 
@@ -231,7 +228,7 @@ def _kept(made: Value, x: Value, axes: tuple[int, ...], keepdims: bool) -> Value
 
 
 def _norm_samples(rng: np.random.Generator) -> list[Call]:
-    v, m, t = _random(rng, 5), _apart(rng, 3, 4), _random(rng, 2, 3, 4)
+    v, m, t = uniform(rng, 5), _apart(rng, 3, 4), uniform(rng, 2, 3, 4)
     return [
         Call((v,), {}),
         Call((t,), {}),
@@ -241,8 +238,8 @@ def _norm_samples(rng: np.random.Generator) -> list[Call]:
         Call((t,), {"axis": (0, 2), "keepdims": True}),
         Call((t, 1), {"axis": (2, 0)}),
         Call((t, -math.inf), {"axis": (-1, 1), "keepdims": True}),
-        Call((_random(rng, 0),), {}),
-        Call((_random(rng, 2, 0), 1), {"axis": 1}),
+        Call((uniform(rng, 0),), {}),
+        Call((uniform(rng, 2, 0), 1), {"axis": 1}),
     ]
 
 
@@ -278,11 +275,11 @@ def norm(x: Any, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> 
 
 @operation(
     samples=lambda rng: [
-        Call((_random(rng, 5),), {}),
-        Call((_random(rng, 2, 3),), {"ord": 1}),
-        Call((_random(rng, 2, 3, 2),), {"axis": (0, 2), "ord": 3}),
-        Call((_random(rng, 2, 3),), {"axis": 0, "keepdims": True, "ord": math.inf}),
-        Call((_random(rng),), {}),
+        Call((uniform(rng, 5),), {}),
+        Call((uniform(rng, 2, 3),), {"ord": 1}),
+        Call((uniform(rng, 2, 3, 2),), {"axis": (0, 2), "ord": 3}),
+        Call((uniform(rng, 2, 3),), {"axis": 0, "keepdims": True, "ord": math.inf}),
+        Call((uniform(rng),), {}),
     ],
     namespace="linalg",
 )
@@ -302,7 +299,7 @@ def vector_norm(x: Any, *, axis: Axis = None, keepdims: bool = False, ord: Any =
 
 @operation(
     samples=lambda rng: [
-        Call((_random(rng, 2, 3),), {}),
+        Call((uniform(rng, 2, 3),), {}),
         Call((_apart(rng, 2, 3, 3),), {"ord": 2, "keepdims": True}),
         Call((_apart(rng, 2, 2, 3),), {"ord": "nuc"}),
     ],
@@ -326,13 +323,13 @@ def matrix_norm(x: Any, *, keepdims: bool = False, ord: Any = "fro") -> Value:
 
 
 def _square_samples(rng: np.random.Generator) -> list[Call]:
-    arrays = _regular(rng, 3, 3), _regular(rng, 2, 1, 2, 2), _random(rng, 1, 1) + 3.0, _random(rng, 0, 2, 2)
+    arrays = _regular(rng, 3, 3), _regular(rng, 2, 1, 2, 2), uniform(rng, 1, 1) + 3.0, uniform(rng, 0, 2, 2)
     return [Call((a,), {}) for a in arrays]
 
 
 def _det_samples(rng: np.random.Generator) -> list[Call]:
-    singular_one = np.outer(_random(rng, 3), _random(rng, 3))
-    return [*_square_samples(rng), Call((singular_one,), {}), Call((_random(rng, 0, 0),), {})]
+    singular_one = np.outer(uniform(rng, 3), uniform(rng, 3))
+    return [*_square_samples(rng), Call((singular_one,), {}), Call((uniform(rng, 0, 0),), {})]
 
 
 @operation(samples=_det_samples, namespace="linalg")
@@ -389,12 +386,12 @@ def inv(a: Any) -> Value:
 
 def _solve_samples(rng: np.random.Generator) -> list[Call]:
     return [
-        Call((_regular(rng, 3, 3), _random(rng, 3)), {}),
-        Call((_regular(rng, 3, 3), _random(rng, 3, 2)), {}),
-        Call((_regular(rng, 2, 3, 3), _random(rng, 3)), {}),
-        Call((_regular(rng, 2, 3, 3), _random(rng, 1, 3, 2)), {}),
-        Call((_regular(rng, 3, 3), _random(rng, 2, 3, 1)), {}),
-        Call((_regular(rng, 2, 2), _random(rng, 2, 0)), {}),
+        Call((_regular(rng, 3, 3), uniform(rng, 3)), {}),
+        Call((_regular(rng, 3, 3), uniform(rng, 3, 2)), {}),
+        Call((_regular(rng, 2, 3, 3), uniform(rng, 3)), {}),
+        Call((_regular(rng, 2, 3, 3), uniform(rng, 1, 3, 2)), {}),
+        Call((_regular(rng, 3, 3), uniform(rng, 2, 3, 1)), {}),
+        Call((_regular(rng, 2, 2), uniform(rng, 2, 0)), {}),
     ]
 
 
@@ -436,9 +433,9 @@ def _solve_triangular_reference(a: Array, b: Array, *, lower: bool = False) -> A
 
 @operation(
     samples=lambda rng: [
-        Call((_regular(rng, 3, 3), _random(rng, 3)), {}),
-        Call((_regular(rng, 3, 3), _random(rng, 3, 2)), {"lower": True}),
-        Call((_regular(rng, 2, 3, 3), _random(rng, 3, 1)), {"lower": True}),
+        Call((_regular(rng, 3, 3), uniform(rng, 3)), {}),
+        Call((_regular(rng, 3, 3), uniform(rng, 3, 2)), {"lower": True}),
+        Call((_regular(rng, 2, 3, 3), uniform(rng, 3, 1)), {"lower": True}),
     ],
     namespace="linalg",
     reference=_solve_triangular_reference,
@@ -504,7 +501,7 @@ def pinv(a: Any, rcond: float | None = None, *, rtol: float | None = None) -> Va
         Call((_definite(rng, 3, 3),), {}),
         Call((_definite(rng, 2, 3, 3),), {}),
         Call((_definite(rng, 3, 3),), {"upper": True}),
-        Call((_random(rng, 0, 0),), {}),
+        Call((uniform(rng, 0, 0),), {}),
     ],
     namespace="linalg",
 )
@@ -644,7 +641,7 @@ class QRResult(NamedTuple):
     samples=lambda rng: [
         Call((_regular(rng, 3, 3),), {}),
         Call((_apart(rng, 4, 2),), {}),
-        Call((np.concatenate([_regular(rng, 2, 2), _random(rng, 2, 2)], 1),), {}),
+        Call((np.concatenate([_regular(rng, 2, 2), uniform(rng, 2, 2)], 1),), {}),
         Call((_regular(rng, 2, 3, 3),), {"mode": "r"}),
     ],
     namespace="linalg",
@@ -715,9 +712,9 @@ def matrix_power(a: Any, n: int) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call(([_random(rng, 2, 3), _random(rng, 3, 4), _random(rng, 4, 2)],), {}),
-        Call(([_random(rng, 3), _random(rng, 3, 4), _random(rng, 4)],), {}),
-        Call(([_random(rng, 2, 3), _random(rng, 3, 5), _random(rng, 5, 2), _random(rng, 2)],), {}),
+        Call(([uniform(rng, 2, 3), uniform(rng, 3, 4), uniform(rng, 4, 2)],), {}),
+        Call(([uniform(rng, 3), uniform(rng, 3, 4), uniform(rng, 4)],), {}),
+        Call(([uniform(rng, 2, 3), uniform(rng, 3, 5), uniform(rng, 5, 2), uniform(rng, 2)],), {}),
     ],
     namespace="linalg",
 )
@@ -824,9 +821,9 @@ class LstsqResult(NamedTuple):
 
 @operation(
     samples=lambda rng: [
-        Call((_apart(rng, 4, 2), _random(rng, 4)), {}),
-        Call((_apart(rng, 4, 2), _random(rng, 4, 3)), {}),
-        Call((_apart(rng, 2, 3), _random(rng, 2)), {}),
+        Call((_apart(rng, 4, 2), uniform(rng, 4)), {}),
+        Call((_apart(rng, 4, 2), uniform(rng, 4, 3)), {}),
+        Call((_apart(rng, 2, 3), uniform(rng, 2)), {}),
     ],
     namespace="linalg",
 )
@@ -861,8 +858,8 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
 
 @operation(
     samples=lambda rng: [
-        Call((_regular(rng, 6, 6).reshape(2, 3, 6), _random(rng, 2, 3)), {}),
-        Call((_regular(rng, 6, 6).reshape(2, 3, 3, 2).transpose(2, 0, 1, 3), _random(rng, 2, 3)), {"axes": (0,)}),
+        Call((_regular(rng, 6, 6).reshape(2, 3, 6), uniform(rng, 2, 3)), {}),
+        Call((_regular(rng, 6, 6).reshape(2, 3, 3, 2).transpose(2, 0, 1, 3), uniform(rng, 2, 3)), {"axes": (0,)}),
     ],
     namespace="linalg",
 )
@@ -917,27 +914,27 @@ def tensorinv(a: Any, ind: int = 2) -> Value:
 # --------------------------------------------------------------------------- names that stand here too
 
 
-@operation(samples=lambda rng: [Call((_random(rng, 2, 3), _random(rng, 3, 2)), {})], namespace="linalg")
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 3, 2)), {})], namespace="linalg")
 def matmul(x1: Any, x2: Any) -> Value:
     """Matrix product, as the top-level ``matmul``."""
     return products.matmul(x1, x2)
 
 
-@operation(samples=lambda rng: [Call((_random(rng, 2, 3), _random(rng, 3)), {})], namespace="linalg")
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 3)), {})], namespace="linalg")
 def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Value:
     """Dot products of vectors along an axis, as the top-level ``vecdot``."""
     return products.vecdot(x1, x2, axis=axis)
 
 
 @operation(
-    samples=lambda rng: [Call((_random(rng, 2, 3), _random(rng, 3, 2)), {"axes": ((0, 1), (1, 0))})], namespace="linalg"
+    samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 3, 2)), {"axes": ((0, 1), (1, 0))})], namespace="linalg"
 )
 def tensordot(x1: Any, x2: Any, *, axes: Any = 2) -> Value:
     """Sum of products over pairs of axes, as the top-level ``tensordot``."""
-    return products.tensordot(x1, x2, axes)
+    return tensor_products.tensordot(x1, x2, axes)
 
 
-@operation(samples=lambda rng: [Call((_random(rng, 2), _random(rng, 3)), {})], namespace="linalg")
+@operation(samples=lambda rng: [Call((uniform(rng, 2), uniform(rng, 3)), {})], namespace="linalg")
 def outer(x1: Any, x2: Any) -> Value:
     """All products of the elements of two vectors; a ShapeError for other shapes. Derivative: the product rule."""
     x, y = as_value(x1, "outer"), as_value(x2, "outer")
@@ -946,25 +943,25 @@ def outer(x1: Any, x2: Any) -> Value:
     return products.outer(x, y)
 
 
-@operation(samples=lambda rng: [Call((_random(rng, 2, 3), _random(rng, 2, 3)), {})], namespace="linalg")
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 2, 3)), {})], namespace="linalg")
 def cross(x1: Any, x2: Any, *, axis: int = -1) -> Value:
     """Cross product of vectors of three components, as the top-level ``cross``."""
-    return products.cross(x1, x2, axis=axis)
+    return tensor_products.cross(x1, x2, axis=axis)
 
 
-@operation(samples=lambda rng: [Call((_random(rng, 2, 3, 2),), {})], namespace="linalg")
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3, 2),), {})], namespace="linalg")
 def matrix_transpose(x: Any) -> Value:
     """The last two axes exchanged, as the top-level ``matrix_transpose``."""
     return shape.matrix_transpose(x)
 
 
-@operation(samples=lambda rng: [Call((_random(rng, 2, 3, 3),), {"offset": 1})], namespace="linalg")
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3, 3),), {"offset": 1})], namespace="linalg")
 def diagonal(x: Any, *, offset: int = 0) -> Value:
     """The diagonals of matrices, the last two axes. Derivative: the cotangent in its places."""
     return shape.diagonal(x, offset, -2, -1)
 
 
-@operation(samples=lambda rng: [Call((_random(rng, 2, 3, 3),), {"offset": -1})], namespace="linalg")
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3, 3),), {"offset": -1})], namespace="linalg")
 def trace(x: Any, *, offset: int = 0, dtype: Any = None) -> Value:
     """The sums of the diagonals of matrices, the last two axes. Derivative: the cotangent along the diagonal."""
     return shape.trace(x, offset, -2, -1, dtype)

@@ -1,4 +1,4 @@
-"""Products that add up: matrices, vectors, tensors, and everything that ``einsum`` can say.
+"""Products that add up, of matrices and vectors.
 
 Four bilinear primitives do the work, each the transpose of another, with transposition as a flag of BLAS instead of a
 copy. The public functions bring their operands into shape for these.
@@ -15,15 +15,14 @@ import numpy as np
 from jitgrad.core import blas_form as blas
 from jitgrad.core import scalar
 from jitgrad.core.aval import ShapedArray, make_aval, result_dtype
-from jitgrad.core.dispatch import as_value, wrap
+from jitgrad.core.dispatch import as_value
 from jitgrad.core.primitive import Value
-from jitgrad.errors import ArgumentError, ShapeError
+from jitgrad.errors import ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
-from jitgrad.ops.axes import axis_of, index_of
-from jitgrad.ops.blocks import Call, host, operation
+from jitgrad.ops.axes import axis_of
+from jitgrad.ops.blocks import Call, host, operation, uniform
 from jitgrad.ops.elementwise import multiply
-from jitgrad.ops.linear import convert, expand, gather, join, permute, reshape_to, slice_view, sum_over, sum_to
-from jitgrad.ops.reduction import any_over
+from jitgrad.ops.linear import convert, expand, permute, reshape_to, sum_over, sum_to
 
 Array = np.ndarray[Any, Any]
 
@@ -228,10 +227,6 @@ def same_dtype(x: Value, y: Value) -> tuple[Value, Value]:
     return x, y
 
 
-def _random(rng: np.random.Generator, *shape: int) -> Array:
-    return rng.uniform(-2.0, 2.0, shape)
-
-
 def _matmul_samples(rng: np.random.Generator) -> list[Call]:
     shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
         ((3, 4), (4, 2)),
@@ -250,7 +245,7 @@ def _matmul_samples(rng: np.random.Generator) -> list[Call]:
         ((2, 0), (0, 3)),
         ((0, 2, 3), (3, 1)),
     ]
-    return [Call((_random(rng, *a), _random(rng, *b)), {}) for a, b in shapes]
+    return [Call((uniform(rng, *a), uniform(rng, *b)), {}) for a, b in shapes]
 
 
 def _misfit(name: str, x: Value, y: Value, nx: int, ny: int) -> ShapeError:
@@ -320,7 +315,7 @@ def _dot_samples(rng: np.random.Generator) -> list[Call]:
         ((2, 2), ()),
         ((0,), (0,)),
     ]
-    return [Call((_random(rng, *a), _random(rng, *b)), {}) for a, b in shapes]
+    return [Call((uniform(rng, *a), uniform(rng, *b)), {}) for a, b in shapes]
 
 
 @operation(samples=_dot_samples, method=True)
@@ -341,14 +336,14 @@ def dot(a: Any, b: Any) -> Value:
         if x.shape[-1] != y.shape[0]:
             raise _misfit("dot", x, y, x.shape[-1], y.shape[0])
         return matmul(x, y)
-    return _tensordot("dot", x, y, (x.ndim - 1,), (y.ndim - 2,))
+    return contract("dot", x, y, (x.ndim - 1,), (y.ndim - 2,))
 
 
 def _inner_samples(rng: np.random.Generator) -> list[Call]:
     shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
         ((3,), (3,)), ((2, 3), (3,)), ((2, 3), (4, 3)), ((2, 2, 3), (4, 3)), ((), (2,)),
     ]  # fmt: skip
-    return [Call((_random(rng, *a), _random(rng, *b)), {}) for a, b in shapes]
+    return [Call((uniform(rng, *a), uniform(rng, *b)), {}) for a, b in shapes]
 
 
 @operation(samples=_inner_samples)
@@ -364,15 +359,15 @@ def inner(a: Any, b: Any) -> Value:
     x, y = as_value(a, "inner"), as_value(b, "inner")
     if x.ndim == 0 or y.ndim == 0:
         return multiply(x, y)
-    return _tensordot("inner", x, y, (x.ndim - 1,), (y.ndim - 1,))
+    return contract("inner", x, y, (x.ndim - 1,), (y.ndim - 1,))
 
 
 @operation(
     samples=lambda rng: [
-        Call((_random(rng, 3), _random(rng, 4)), {}),
-        Call((_random(rng, 2, 2), _random(rng, 3)), {}),
-        Call((_random(rng), _random(rng, 2)), {}),
-        Call((_random(rng, 0), _random(rng, 2)), {}),
+        Call((uniform(rng, 3), uniform(rng, 4)), {}),
+        Call((uniform(rng, 2, 2), uniform(rng, 3)), {}),
+        Call((uniform(rng), uniform(rng, 2)), {}),
+        Call((uniform(rng, 0), uniform(rng, 2)), {}),
     ]
 )
 def outer(a: Any, b: Any) -> Value:
@@ -386,18 +381,19 @@ def outer(a: Any, b: Any) -> Value:
             [6., 8.]])
     """
     x, y = same_dtype(as_value(a, "outer"), as_value(b, "outer"))
-    return vector_outer(_flat(x), _flat(y))
+    return vector_outer(flattened(x), flattened(y))
 
 
-def _flat(x: Value) -> Value:
+def flattened(x: Value) -> Value:
+    """The elements as a vector."""
     return x if x.ndim == 1 else reshape_to(x, shape=(x.size,))
 
 
 @operation(
     samples=lambda rng: [
-        Call((_random(rng, 3), _random(rng, 3)), {}),
-        Call((_random(rng, 2, 3), _random(rng, 3, 2)), {}),
-        Call((_random(rng), _random(rng)), {}),
+        Call((uniform(rng, 3), uniform(rng, 3)), {}),
+        Call((uniform(rng, 2, 3), uniform(rng, 3, 2)), {}),
+        Call((uniform(rng), uniform(rng)), {}),
     ]
 )
 def vdot(a: Any, b: Any) -> Value:
@@ -412,15 +408,15 @@ def vdot(a: Any, b: Any) -> Value:
     x, y = same_dtype(as_value(a, "vdot"), as_value(b, "vdot"))
     if x.size != y.size:
         raise ShapeError(f"vdot: shapes {x.shape} and {y.shape} have {x.size} and {y.size} elements")
-    return vector_dot(_flat(x), _flat(y))
+    return vector_dot(flattened(x), flattened(y))
 
 
 @operation(
     samples=lambda rng: [
-        Call((_random(rng, 3), _random(rng, 3)), {}),
-        Call((_random(rng, 2, 3), _random(rng, 4, 1, 3)), {}),
-        Call((_random(rng, 3, 2), _random(rng, 3, 2)), {"axis": 0}),
-        Call((_random(rng, 2, 0), _random(rng, 0)), {}),
+        Call((uniform(rng, 3), uniform(rng, 3)), {}),
+        Call((uniform(rng, 2, 3), uniform(rng, 4, 1, 3)), {}),
+        Call((uniform(rng, 3, 2), uniform(rng, 3, 2)), {"axis": 0}),
+        Call((uniform(rng, 2, 0), uniform(rng, 0)), {}),
     ]
 )
 def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Value:
@@ -442,10 +438,11 @@ def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Value:
     x, y = same_dtype(x, y)
     if x.ndim == 1 and y.ndim == 1:
         return vector_dot(x, y)
-    return _sum_products(_axis_last(x, i), _axis_last(y, j))
+    return _sum_products(axis_last(x, i), axis_last(y, j))
 
 
-def _axis_last(x: Value, axis: int) -> Value:
+def axis_last(x: Value, axis: int) -> Value:
+    """The axis moved to the end."""
     return x if axis == x.ndim - 1 else permute(x, axes=(*(i for i in range(x.ndim) if i != axis), axis))
 
 
@@ -472,9 +469,9 @@ def _column(x: Value) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_random(rng, 2, 3), _random(rng, 3)), {}),
-        Call((_random(rng, 2, 2, 3), _random(rng, 2, 3)), {}),
-        Call((_random(rng, 2, 3), _random(rng, 4, 3)), {}),
+        Call((uniform(rng, 2, 3), uniform(rng, 3)), {}),
+        Call((uniform(rng, 2, 2, 3), uniform(rng, 2, 3)), {}),
+        Call((uniform(rng, 2, 3), uniform(rng, 4, 3)), {}),
     ],
     reference=lambda x1, x2: (np.asarray(x1) @ np.asarray(x2)[..., None])[..., 0],
 )
@@ -498,9 +495,9 @@ def matvec(x1: Any, x2: Any) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_random(rng, 2), _random(rng, 2, 3)), {}),
-        Call((_random(rng, 2, 3), _random(rng, 2, 3, 2)), {}),
-        Call((_random(rng, 4, 3), _random(rng, 3, 2)), {}),
+        Call((uniform(rng, 2), uniform(rng, 2, 3)), {}),
+        Call((uniform(rng, 2, 3), uniform(rng, 2, 3, 2)), {}),
+        Call((uniform(rng, 4, 3), uniform(rng, 3, 2)), {}),
     ],
     reference=lambda x1, x2: (np.asarray(x1)[..., None, :] @ np.asarray(x2))[..., 0, :],
 )
@@ -522,7 +519,7 @@ def vecmat(x1: Any, x2: Any) -> Value:
     return reshape_to(made, shape=(*made.shape[:-2], made.shape[-1]))
 
 
-# --------------------------------------------------------------------------- tensors
+# --------------------------------------------------------------------------- axes of tensors
 
 
 def _as_matrix(x: Value, rows: Sequence[int], columns: Sequence[int]) -> tuple[Value, bool]:
@@ -537,7 +534,7 @@ def _as_matrix(x: Value, rows: Sequence[int], columns: Sequence[int]) -> tuple[V
     return reshape_to(x, shape=(m, n)), False
 
 
-def _tensordot(name: str, x: Value, y: Value, over_x: tuple[int, ...], over_y: tuple[int, ...]) -> Value:
+def contract(name: str, x: Value, y: Value, over_x: tuple[int, ...], over_y: tuple[int, ...]) -> Value:
     """Sum of products over pairs of axes; the other axes of ``x`` come first in the result."""
     for i, j in zip(over_x, over_y, strict=True):
         if x.shape[i] != y.shape[j]:
@@ -552,13 +549,13 @@ def _tensordot(name: str, x: Value, y: Value, over_x: tuple[int, ...], over_y: t
     pairs = sorted(zip(over_x, over_y, strict=True))
     over_x, over_y = tuple(i for i, _ in pairs), tuple(j for _, j in pairs)
     if not free_x and not free_y:
-        made = vector_dot(_flat(_ordered(x, over_x)), _flat(_ordered(y, over_y)))
+        made = vector_dot(flattened(ordered(x, over_x)), flattened(ordered(y, over_y)))
     elif not free_y:
         a, t = _as_matrix(x, free_x, over_x)
-        made = matrix_vector(a, _flat(_ordered(y, over_y)), t=t)
+        made = matrix_vector(a, flattened(ordered(y, over_y)), t=t)
     elif not free_x:
         a, t = _as_matrix(y, over_y, free_y)
-        made = matrix_vector(a, _flat(_ordered(x, over_x)), t=not t)
+        made = matrix_vector(a, flattened(ordered(x, over_x)), t=not t)
     else:
         a, ta = _as_matrix(x, free_x, over_x)
         b, tb = _as_matrix(y, over_y, free_y)
@@ -566,364 +563,6 @@ def _tensordot(name: str, x: Value, y: Value, over_x: tuple[int, ...], over_y: t
     return made if made.shape == shape else reshape_to(made, shape=shape)
 
 
-def _ordered(x: Value, axes: tuple[int, ...]) -> Value:
+def ordered(x: Value, axes: tuple[int, ...]) -> Value:
+    """The axes in this order."""
     return x if axes == tuple(range(x.ndim)) else permute(x, axes=axes)
-
-
-def _tensordot_samples(rng: np.random.Generator) -> list[Call]:
-    a, b = _random(rng, 2, 3, 4), _random(rng, 3, 4, 2)
-    return [
-        Call((a, b), {}),
-        Call((a, _random(rng, 4, 2)), {"axes": 1}),
-        Call((a, b), {"axes": ((0, 2), (2, 1))}),
-        Call((a, b), {"axes": (2, 1)}),
-        Call((a, b), {"axes": ([2, 0, 1], [1, 2, 0])}),
-        Call((_random(rng, 2), _random(rng, 3)), {"axes": 0}),
-        Call((a, _random(rng, 3, 4)), {"axes": 2}),
-        Call((_random(rng, 3, 4), _random(rng, 3, 4, 2)), {"axes": 2}),
-    ]
-
-
-@operation(samples=_tensordot_samples)
-def tensordot(a: Any, b: Any, axes: Any = 2) -> Value:
-    """Sum of products over the last ``axes`` axes of ``a`` and the first ones of ``b``, or over pairs of axes
-    ``(axes of a, axes of b)``.
-
-    Any dtype; a ShapeError where extents differ. Derivative: the product rule.
-
-    >>> import jitgrad as jg
-    >>> jg.tensordot([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0], axes=1)
-    tensor([3., 7.])
-    """
-    x, y = as_value(a, "tensordot"), as_value(b, "tensordot")
-    if isinstance(axes, tuple | list):
-        if len(axes) != 2:
-            raise ArgumentError(f"tensordot: axes {axes} must be an integer or a pair (axes of a, axes of b)")
-        first, second = ([v] if not isinstance(v, tuple | list) else list(v) for v in axes)
-    else:
-        count = index_of(axes, "axes")
-        if not 0 <= count <= min(x.ndim, y.ndim):
-            raise ShapeError(f"tensordot: {count} axes of shapes {x.shape} and {y.shape} cannot be summed over")
-        first, second = list(range(x.ndim - count, x.ndim)), list(range(count))
-    if len(first) != len(second):
-        raise ArgumentError(f"tensordot: axes {axes} name {len(first)} axes of a and {len(second)} of b")
-    over_x = tuple(axis_of(i, x.ndim, "axis of a") for i in first)
-    over_y = tuple(axis_of(j, y.ndim, "axis of b") for j in second)
-    if len(set(over_x)) < len(over_x) or len(set(over_y)) < len(over_y):
-        raise ArgumentError(f"tensordot: axes {axes} name an axis twice")
-    return _tensordot("tensordot", x, y, over_x, over_y)
-
-
-@operation(
-    samples=lambda rng: [
-        Call((_random(rng, 2, 3), _random(rng, 3, 2)), {}),
-        Call((_random(rng, 2), _random(rng, 3)), {}),
-        Call((_random(rng, 2), _random(rng, 3, 2)), {}),
-        Call((_random(rng, 2, 2, 2), _random(rng, 3)), {}),
-        Call((_random(rng), _random(rng, 2)), {}),
-    ]
-)
-def kron(a: Any, b: Any) -> Value:
-    """Kronecker product: blocks of ``b``, scaled by the elements of ``a``.
-
-    The operand of fewer axes gets leading ones. Derivative: the product rule.
-
-    >>> import jitgrad as jg
-    >>> jg.kron([1.0, 10.0], [1.0, 2.0])
-    tensor([ 1.,  2., 10., 20.])
-    """
-    x, y = as_value(a, "kron"), as_value(b, "kron")
-    ndim = max(x.ndim, y.ndim)
-    left = (1,) * (ndim - x.ndim) + x.shape
-    right = (1,) * (ndim - y.ndim) + y.shape
-    spaced = multiply(
-        reshape_to(x, shape=tuple(n for i in left for n in (i, 1))),
-        reshape_to(y, shape=tuple(n for i in right for n in (1, i))),
-    )
-    return reshape_to(spaced, shape=tuple(i * j for i, j in zip(left, right, strict=True)))
-
-
-@operation(
-    samples=lambda rng: [
-        Call((_random(rng, 3), _random(rng, 3)), {}),
-        Call((_random(rng, 4, 3), _random(rng, 3)), {}),
-        Call((_random(rng, 3, 2), _random(rng, 3, 2)), {"axis": 0}),
-        Call((_random(rng, 3, 2), _random(rng, 2, 3)), {"axisa": 0, "axisc": 0}),
-    ]
-)
-def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Value:
-    """Cross product of vectors of three components along an axis, over axes that broadcast.
-
-    ``axisa``, ``axisb``, ``axisc`` say where the components stand in the operands and the result; ``axis`` sets all.
-    A ShapeError where they are not three. Derivative: ``cross(b, g)`` and ``cross(g, a)``.
-
-    >>> import jitgrad as jg
-    >>> jg.cross([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])
-    tensor([0., 0., 1.])
-    """
-    x, y = as_value(a, "cross"), as_value(b, "cross")
-    if axis is not None:
-        axisa = axisb = axisc = axis
-    if x.ndim == 0 or y.ndim == 0:
-        raise ShapeError(f"cross: shapes {x.shape} and {y.shape}: an operand is a scalar")
-    x, y = _axis_last(x, axis_of(axisa, x.ndim, "axisa")), _axis_last(y, axis_of(axisb, y.ndim, "axisb"))
-    if x.shape[-1] != 3 or y.shape[-1] != 3:
-        raise ShapeError(
-            f"cross: vectors of {x.shape[-1]} and {y.shape[-1]} components; both must have 3 "
-            "(append a zero to planar ones)"
-        )
-    (x0, x1, x2), (y0, y1, y2) = _components(x), _components(y)
-    parts = (x1 * y2 - x2 * y1, x2 * y0 - x0 * y2, x0 * y1 - x1 * y0)
-    made = join(*parts, axis=parts[0].ndim - 1)
-    last = made.ndim - 1
-    target = axis_of(axisc, made.ndim, "axisc")
-    if target == last:
-        return made
-    order = list(range(last))
-    order.insert(target, last)
-    return permute(made, axes=tuple(order))
-
-
-def _components(x: Value) -> list[Value]:
-    whole = ((None, None, None),) * (x.ndim - 1)
-    return [slice_view(x, index=(*whole, (i, i + 1, None))) for i in range(3)]
-
-
-# --------------------------------------------------------------------------- Einstein summation
-
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-Labels = tuple[Any, ...]
-"""A name for each axis: a letter or an integer as the user gave it, ``("...", i)`` for the axes behind an ellipsis."""
-
-
-def _parsed(operands: tuple[Any, ...]) -> tuple[list[Value], list[list[Any]], list[Any] | None]:
-    """Operands, and what the user wrote for their axes and for those of the result (None: implicit); ``...`` stands as
-    Ellipsis. The two forms are ``("ij,jk->ik", a, b)`` and ``(a, [0, 1], b, [1, 2], [0, 2])``."""
-    if not operands:
-        raise ArgumentError("einsum needs subscripts and operands")
-    if not isinstance(operands[0], str):
-        count = len(operands) // 2
-        values = [as_value(v, f"einsum, operand {i + 1}") for i, v in enumerate(operands[: 2 * count : 2])]
-        lists = [_sublist(s) for s in operands[1 : 2 * count : 2]]
-        return values, lists, _sublist(operands[-1]) if len(operands) % 2 else None
-    text = operands[0].replace(" ", "")
-    values = [as_value(v, f"einsum, operand {i + 1}") for i, v in enumerate(operands[1:])]
-    if text.count("->") > 1 or "-" in text.replace("->", "") or ">" in text.replace("->", ""):
-        raise ArgumentError(f"einsum: subscripts '{operands[0]}': '->' may stand once, and only whole")
-    left, arrow, right = text.partition("->")
-    terms = [_term(t, operands[0]) for t in left.split(",")]
-    if len(terms) != len(values):
-        raise ArgumentError(f"einsum: '{operands[0]}' is for {len(terms)} operands, not {len(values)}")
-    return values, terms, _term(right, operands[0]) if arrow else None
-
-
-def _sublist(items: Any) -> list[Any]:
-    if not isinstance(items, list | tuple):
-        raise ArgumentError(f"einsum: subscripts must be a string, or a list after each operand, not {items!r}")
-    return [i if i is Ellipsis else index_of(i, "an index of einsum") for i in items]
-
-
-def _term(text: str, whole: str) -> list[Any]:
-    before, dots, after = text.partition("...")
-    labels = [*before, *([Ellipsis] if dots else []), *after]
-    for c in labels:
-        if c is not Ellipsis and c not in _LETTERS:
-            raise ArgumentError(f"einsum: '{c}' in the subscripts '{whole}' is no letter, nor '...', ',' or '->'")
-    return labels
-
-
-def _expanded(terms: list[list[Any]], values: list[Value], out: list[Any] | None) -> tuple[list[Labels], Labels]:
-    """A label for every axis: ellipses written out (aligned at their ends), and the implicit result made."""
-    made: list[Labels] = []
-    most = 0
-    for number, (term, x) in enumerate(zip(terms, values, strict=True)):
-        named = len(term) - term.count(Ellipsis)
-        dotted = x.ndim - named
-        if term.count(Ellipsis) > 1:
-            raise ArgumentError(f"einsum: more than one '...' for operand {number + 1}")
-        if dotted < 0 or (dotted and Ellipsis not in term):
-            raise ShapeError(
-                f"einsum: operand {number + 1} of shape {x.shape} has {x.ndim} axes, its subscripts {named}"
-            )
-        made.append(_with_dots(term, dotted))
-        most = max(most, dotted)
-    every = [i for labels in made for i in labels]
-    if out is None:
-        once = [i for i in every if every.count(i) == 1 and not isinstance(i, tuple)]
-        return made, (*_with_dots([Ellipsis], most), *sorted(once))
-    if out.count(Ellipsis) > 1:
-        raise ArgumentError("einsum: more than one '...' in the result")
-    if most and Ellipsis not in out:
-        raise ArgumentError("einsum: operands have axes behind '...', the result has no '...'")
-    result = _with_dots(out, most)
-    for i in result:
-        if result.count(i) > 1:
-            raise ArgumentError(f"einsum: '{i}' stands twice in the result")
-        if i not in every:
-            raise ArgumentError(f"einsum: '{i}' of the result stands in no operand")
-    return made, result
-
-
-def _with_dots(term: Sequence[Any], count: int) -> Labels:
-    dots = [("...", i) for i in reversed(range(count))]
-    return tuple(label for i in term for label in (dots if i is Ellipsis else [i]))
-
-
-def _diagonal(x: Value, labels: Labels) -> tuple[Value, Labels]:
-    """One axis for each label: of repeated ones, the diagonal."""
-    if len(set(labels)) == len(labels):
-        return x, labels
-    kept = tuple(dict.fromkeys(labels))
-    positions = np.zeros((), np.int64)
-    for label in kept:
-        extents = {x.shape[i] for i in range(x.ndim) if labels[i] == label}
-        if len(extents) > 1:
-            raise ShapeError(f"einsum: the axes '{label}' of an operand of shape {x.shape} differ in length")
-        step = sum(math.prod(x.shape[i + 1 :]) for i in range(x.ndim) if labels[i] == label)
-        positions = positions[..., None] + np.arange(extents.pop()) * step
-    return gather(x, wrap(np.ascontiguousarray(positions))), kept
-
-
-def _without(x: Value, labels: Labels, summed: set[Any]) -> tuple[Value, Labels]:
-    """Summed over some of its axes."""
-    axes = tuple(i for i, label in enumerate(labels) if label in summed)
-    if not axes:
-        return x, labels
-    if x.dtype.kind == "b":
-        return any_over(x, axes=axes), tuple(i for i in labels if i not in summed)
-    made = sum_over(x, axes=axes)
-    made = made if made.dtype == x.dtype else convert(made, dtype=x.dtype)
-    return made, tuple(i for i in labels if i not in summed)
-
-
-def _arranged(x: Value, labels: Labels, wanted: Sequence[Any]) -> Value:
-    """The axes in another order."""
-    return _ordered(x, tuple(labels.index(i) for i in wanted))
-
-
-def _contracted(x: Value, in_x: Labels, y: Value, in_y: Labels, keep: set[Any]) -> tuple[Value, Labels]:
-    """The product of two operands, summed over the labels that nothing else needs."""
-    x, in_x = _without(x, in_x, set(in_x) - set(in_y) - keep)
-    y, in_y = _without(y, in_y, set(in_y) - set(in_x) - keep)
-    batch = [i for i in in_x if i in in_y and i in keep]
-    over = [i for i in in_x if i in in_y and i not in keep]
-    rows = [i for i in in_x if i not in in_y]
-    columns = [i for i in in_y if i not in in_x]
-    labels = (*batch, *rows, *columns)
-    if not batch:
-        pairs = tuple(in_x.index(i) for i in over), tuple(in_y.index(i) for i in over)
-        return _tensordot("einsum", x, y, *pairs), labels
-    extent = {**dict(zip(in_y, y.shape, strict=True)), **dict(zip(in_x, x.shape, strict=True))}
-    sizes = [[extent[i] for i in group] for group in (batch, rows, columns, over)]
-    shape = tuple(n for group in sizes[:3] for n in group)
-    if not over:
-        left = reshape_to(_arranged(x, in_x, batch + rows), shape=(*sizes[0], *sizes[1], *(1 for _ in columns)))
-        right = reshape_to(_arranged(y, in_y, batch + columns), shape=(*sizes[0], *(1 for _ in rows), *sizes[2]))
-        return multiply(left, right), labels
-    count, m, n, k = map(math.prod, sizes)
-    a, ta = _as_matrices(x, in_x, batch, rows, over, (count, m, k))
-    b, tb = _as_matrices(y, in_y, batch, over, columns, (count, k, n))
-    return reshape_to(matrix_product(a, b, ta=ta, tb=tb), shape=shape), labels
-
-
-def _as_matrices(
-    x: Value, labels: Labels, batch: list[Any], rows: list[Any], columns: list[Any], shape: tuple[int, int, int]
-) -> tuple[Value, bool]:
-    """A stack of matrices; or of their transposes (True), where this saves moving elements."""
-    if labels == (*batch, *columns, *rows):
-        return reshape_to(x, shape=(shape[0], shape[2], shape[1])), True
-    return reshape_to(_arranged(x, labels, batch + rows + columns), shape=shape), False
-
-
-def _order(values: list[Value], labels: list[Labels], out: Labels) -> list[tuple[int, ...]]:
-    """Which operands to contract next, cheapest first (NumPy's greedy search)."""
-    if len(values) <= 2:
-        return [tuple(range(len(values)))]
-    number = {label: i for i, label in enumerate(dict.fromkeys(i for term in labels for i in term))}
-    arguments: list[Any] = []
-    for x, term in zip(values, labels, strict=True):
-        arguments += [np.broadcast_to(np.zeros((), np.int8), x.shape), [number[i] for i in term]]
-    path, _ = np.einsum_path(*arguments, [number[i] for i in out], optimize="greedy")
-    return [tuple(step) for step in path[1:]]
-
-
-def _einsum_samples(rng: np.random.Generator) -> list[Call]:
-    cases: list[tuple[str, list[tuple[int, ...]]]] = [
-        ("ij,jk->ik", [(2, 3), (3, 4)]),
-        ("ij,jk", [(2, 3), (3, 4)]),
-        ("ba", [(2, 3)]),
-        ("ii", [(3, 3)]),
-        ("ii->i", [(3, 3)]),
-        ("iji->j", [(2, 3, 2)]),
-        ("ij->", [(2, 3)]),
-        ("i,i", [(3,), (3,)]),
-        ("i,j->ji", [(2,), (3,)]),
-        ("bij,bjk->bik", [(2, 2, 3), (2, 3, 2)]),
-        ("bij,kjb->bki", [(2, 2, 3), (4, 3, 2)]),
-        ("ij,ij->ij", [(2, 3), (2, 3)]),
-        ("bi,bj->bij", [(2, 3), (2, 2)]),
-        ("...ij,...jk->...ik", [(2, 2, 3), (3, 2)]),
-        ("i...,i->...", [(3, 2, 2), (3,)]),
-        ("...,...", [(2, 3), (3,)]),
-        ("ij,jk,kl->il", [(2, 3), (3, 2), (2, 4)]),
-        ("i,ij,j", [(2,), (2, 3), (3,)]),
-        ("ijk,k,jl->i", [(2, 3, 2), (2,), (3, 2)]),
-        (",i->i", [(), (2,)]),
-        ("ij,ij->i", [(2, 3), (2, 1)]),
-    ]
-    calls = [Call((text, *(_random(rng, *s) for s in shapes)), {}) for text, shapes in cases]
-    a, b = _random(rng, 2, 3), _random(rng, 3, 2)
-    calls.append(Call((a, [0, 1], b, [1, 2], [2, 0]), {}))
-    calls.append(Call((a, [4, 1], b, [1, 4]), {"optimize": True}))
-    calls.append(Call((a, [Ellipsis, 1], b, [1, 2], [2, Ellipsis]), {}))
-    return calls
-
-
-@operation(samples=_einsum_samples)
-def einsum(*operands: Any, optimize: Any = True) -> Value:
-    """Einstein summation: ``einsum("ij,jk->ik", a, b)`` or ``einsum(a, [0, 1], b, [1, 2], [0, 2])``.
-
-    All of NumPy's subscripts: implicit and explicit results, ``...``, repeated labels (diagonals), any number of
-    operands, axes of one element that broadcast. Products are taken in pairs, by matrix products where they add up, in
-    a greedy order of cost; ``optimize`` is accepted and changes nothing. A ShapeError where extents differ, an
-    ArgumentError for subscripts that mean nothing.
-    Derivative: for each operand the same sum with the cotangent in its place.
-
-    >>> import jitgrad as jg
-    >>> jg.einsum("ij,j->i", [[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0])
-    tensor([3., 7.])
-    """
-    values, terms, out = _parsed(operands)
-    labels, result = _expanded(terms, values, out)
-    dtype = result_dtype(*(v.dtype for v in values))
-    values = [v if v.dtype == dtype else convert(v, dtype=dtype) for v in values]
-    extent: dict[Any, int] = {}
-    for number, (x, term) in enumerate(zip(values, labels, strict=True)):
-        for i, n in zip(term, x.shape, strict=True):
-            known = extent.setdefault(i, n)
-            if n != known and n != 1 and known != 1:
-                raise ShapeError(
-                    f"einsum: '{i}' has {known} elements, but {n} in operand {number + 1} of shape {x.shape}"
-                )
-            extent[i] = n if known == 1 else known
-    for number, (x, term) in enumerate(zip(values, labels, strict=True)):
-        x, term = _diagonal(x, term)
-        stretched = [i for i, n in zip(term, x.shape, strict=True) if n == 1 and extent[i] != 1]
-        if stretched:
-            term = tuple(i for i in term if i not in stretched)
-            x = reshape_to(x, shape=tuple(extent[i] for i in term))
-        values[number], labels[number] = x, term
-    for step in _order(values, labels, result):
-        chosen = [(values[i], labels[i]) for i in step]
-        for i in sorted(step, reverse=True):
-            del values[i], labels[i]
-        keep = {*result, *(i for term in labels for i in term)}
-        x, term = chosen.pop(0)
-        while chosen:
-            y, other = chosen.pop(0)
-            x, term = _contracted(x, term, y, other, keep | {i for _, t in chosen for i in t})
-        values.append(x)
-        labels.append(term)
-    x, term = _without(values[0], labels[0], set(labels[0]) - set(result))
-    return _arranged(x, term, result)

@@ -14,9 +14,9 @@ from jitgrad.errors import DtypeError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.axes import dropped_shape, extent_of, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation, reduction
-from jitgrad.ops.elementwise import where
 from jitgrad.ops.linear import convert, flat, kept_shape, permute, reshape_to, spread, sum_over
 from jitgrad.ops.recurrence import exclusive_products_vjp
+from jitgrad.ops.selection import where
 
 __all__ = [
     "all",

@@ -13,15 +13,11 @@ from jitgrad.core.dispatch import as_value, is_value
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError
 from jitgrad.ops.axes import axes_of, axis_of, index_of, shape_of
-from jitgrad.ops.blocks import Call, operation
-from jitgrad.ops.elementwise import where
+from jitgrad.ops.blocks import Call, operation, uniform
 from jitgrad.ops.linear import convert, copy_of, diagonal_view, expand, flip_view, permute, place_diagonal, reshape_to
+from jitgrad.ops.selection import where
 
 Array = np.ndarray[Any, Any]
-
-
-def _array(rng: np.random.Generator, *shape: int) -> Array:
-    return rng.uniform(-2.0, 2.0, shape)
 
 
 def extents_of(shape: Any, what: str) -> tuple[int, ...]:
@@ -32,7 +28,7 @@ def extents_of(shape: Any, what: str) -> tuple[int, ...]:
 
 
 @operation(
-    samples=lambda rng: [Call((_array(rng, 3, 4), np.float64), {}), Call((_array(rng, 3), float), {"copy": False})],
+    samples=lambda rng: [Call((uniform(rng, 3, 4), np.float64), {}), Call((uniform(rng, 3), float), {"copy": False})],
     method=True,
     reference=lambda x, dtype, copy=True: np.asarray(x).astype(dtype, copy=copy),
 )
@@ -52,7 +48,7 @@ def astype(x: Any, dtype: Any, *, copy: bool = True) -> Value:
     return convert(x, dtype=made)
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 3, 4),), {}), Call((_array(rng),), {})], method=True)
+@operation(samples=lambda rng: [Call((uniform(rng, 3, 4),), {}), Call((uniform(rng),), {})], method=True)
 def copy(x: Any) -> Value:
     """A copy on memory of its own, in C order.
 
@@ -62,26 +58,7 @@ def copy(x: Any) -> Value:
 
 
 @operation(
-    samples=lambda rng: [Call((_array(rng, 3, 4),), {}), Call((_array(rng),), {})],
-    nondiff=True,
-    reference=lambda x: x,
-)
-def stop_gradient(x: Any) -> Value:
-    """The same values on the same memory, outside of the graph: ``x.detach()`` as a function.
-
-    No gradient and no tangent passes, at any order and in every mode.
-
-    >>> import jitgrad as jg
-    >>> x = jg.tensor(3.0, requires_grad=True)
-    >>> (x * jg.stop_gradient(x)).backward()
-    >>> x.grad
-    tensor(3.)
-    """
-    return as_value(x, "stop_gradient").detach()
-
-
-@operation(
-    samples=lambda rng: [Call((_array(rng, 3, 4),), {}), Call((_array(rng),), {})],
+    samples=lambda rng: [Call((uniform(rng, 3, 4),), {}), Call((uniform(rng),), {})],
     nondiff=True,
     reference=lambda x: x,
 )
@@ -113,11 +90,11 @@ def _reversed(x: Value) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 6), (3, 4)), {}),
-        Call((_array(rng, 2, 6), (-1,)), {}),
-        Call((_array(rng, 2, 6), (4, -1)), {"order": "F"}),
-        Call((_array(rng, 0, 3), (3, 0, 2)), {}),
-        Call((_array(rng), (1, 1)), {}),
+        Call((uniform(rng, 2, 6), (3, 4)), {}),
+        Call((uniform(rng, 2, 6), (-1,)), {}),
+        Call((uniform(rng, 2, 6), (4, -1)), {"order": "F"}),
+        Call((uniform(rng, 0, 3), (3, 0, 2)), {}),
+        Call((uniform(rng), (1, 1)), {}),
     ]
 )
 def reshape(x: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Value:
@@ -158,9 +135,9 @@ def _fill_in(x: Value, wanted: tuple[int, ...]) -> tuple[int, ...]:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 3),), {}),
-        Call((_array(rng),), {}),
-        Call((_array(rng, 2, 3),), {"order": "F"}),
+        Call((uniform(rng, 2, 3),), {}),
+        Call((uniform(rng),), {}),
+        Call((uniform(rng, 2, 3),), {"order": "F"}),
     ],
     method=True,
 )
@@ -176,9 +153,9 @@ def ravel(x: Any, order: str = "C") -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 3),), {}),
-        Call((_array(rng),), {}),
-        Call((_array(rng, 2, 3),), {"order": "F"}),
+        Call((uniform(rng, 2, 3),), {}),
+        Call((uniform(rng),), {}),
+        Call((uniform(rng, 2, 3),), {"order": "F"}),
     ],
     method=True,
     reference=lambda x, order="C": np.asarray(x).flatten(order),
@@ -194,10 +171,10 @@ def flatten(x: Any, order: str = "C") -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 3), 0), {}),
-        Call((_array(rng, 2, 3), -1), {}),
-        Call((_array(rng, 2, 3), (1, -1)), {}),
-        Call((_array(rng), 0), {}),
+        Call((uniform(rng, 2, 3), 0), {}),
+        Call((uniform(rng, 2, 3), -1), {}),
+        Call((uniform(rng, 2, 3), (1, -1)), {}),
+        Call((uniform(rng), 0), {}),
     ],
     method=True,
     aliases=("unsqueeze",),
@@ -220,10 +197,10 @@ def expand_dims(x: Any, axis: Any = 0) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 1, 3, 1),), {}),
-        Call((_array(rng, 1, 3, 1),), {"axis": -1}),
-        Call((_array(rng, 1, 3, 1),), {"axis": (0, 2)}),
-        Call((_array(rng),), {}),
+        Call((uniform(rng, 1, 3, 1),), {}),
+        Call((uniform(rng, 1, 3, 1),), {"axis": -1}),
+        Call((uniform(rng, 1, 3, 1),), {"axis": (0, 2)}),
+        Call((uniform(rng),), {}),
     ],
     method=True,
 )
@@ -244,9 +221,9 @@ def squeeze(x: Any, axis: Any = None) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 3, 1), (2, 3, 4)), {}),
-        Call((_array(rng), (2,)), {}),
-        Call((_array(rng, 1), (0,)), {}),
+        Call((uniform(rng, 3, 1), (2, 3, 4)), {}),
+        Call((uniform(rng), (2,)), {}),
+        Call((uniform(rng, 1), (0,)), {}),
     ],
     method=True,
 )
@@ -283,7 +260,7 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
         raise ShapeError(f"broadcast_shapes: {', '.join(map(str, made))} do not broadcast together") from None
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 3, 1), _array(rng, 2)), {}), Call((_array(rng),), {})])
+@operation(samples=lambda rng: [Call((uniform(rng, 3, 1), uniform(rng, 2)), {}), Call((uniform(rng),), {})])
 def broadcast_arrays(*arrays: Any) -> tuple[Value, ...]:
     """Read-only views of the arrays in their common broadcast shape.
 
@@ -296,8 +273,8 @@ def broadcast_arrays(*arrays: Any) -> tuple[Value, ...]:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 3), _array(rng, 2)), {}),
-        Call((_array(rng, 3), _array(rng, 2)), {"indexing": "ij"}),
+        Call((uniform(rng, 3), uniform(rng, 2)), {}),
+        Call((uniform(rng, 3), uniform(rng, 2)), {"indexing": "ij"}),
     ]
 )
 def meshgrid(*arrays: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[Value, ...]:
@@ -333,7 +310,7 @@ def _at_least(arrays: tuple[Any, ...], what: str, shape: Any) -> Any:
     return made[0] if len(made) == 1 else tuple(made)
 
 
-@operation(samples=lambda rng: [Call((_array(rng),), {}), Call((_array(rng, 2, 3),), {})])
+@operation(samples=lambda rng: [Call((uniform(rng),), {}), Call((uniform(rng, 2, 3),), {})])
 def atleast_1d(*arrays: Any) -> Any:
     """The arrays with at least one axis; a tuple where there are several.
 
@@ -342,7 +319,9 @@ def atleast_1d(*arrays: Any) -> Any:
     return _at_least(arrays, "atleast_1d", lambda s: s or (1,))
 
 
-@operation(samples=lambda rng: [Call((_array(rng),), {}), Call((_array(rng, 2),), {}), Call((_array(rng, 2, 3),), {})])
+@operation(
+    samples=lambda rng: [Call((uniform(rng),), {}), Call((uniform(rng, 2),), {}), Call((uniform(rng, 2, 3),), {})]
+)
 def atleast_2d(*arrays: Any) -> Any:
     """The arrays with at least two axes, new ones first; a tuple where there are several.
 
@@ -355,7 +334,9 @@ def _three(shape: tuple[int, ...]) -> tuple[int, ...]:
     return {0: (1, 1, 1), 1: (1, *shape, 1), 2: (*shape, 1)}.get(len(shape), shape)
 
 
-@operation(samples=lambda rng: [Call((_array(rng),), {}), Call((_array(rng, 2),), {}), Call((_array(rng, 2, 3),), {})])
+@operation(
+    samples=lambda rng: [Call((uniform(rng),), {}), Call((uniform(rng, 2),), {}), Call((uniform(rng, 2, 3),), {})]
+)
 def atleast_3d(*arrays: Any) -> Any:
     """The arrays with at least three axes, as NumPy places them: (1, N, 1) and (M, N, 1); a tuple of several.
 
@@ -369,10 +350,10 @@ def atleast_3d(*arrays: Any) -> Any:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 3, 4), (2, 0, 1)), {}),
-        Call((_array(rng, 2, 3, 4),), {}),
-        Call((_array(rng, 2, 3), (-1, 0)), {}),
-        Call((_array(rng),), {}),
+        Call((uniform(rng, 2, 3, 4), (2, 0, 1)), {}),
+        Call((uniform(rng, 2, 3, 4),), {}),
+        Call((uniform(rng, 2, 3), (-1, 0)), {}),
+        Call((uniform(rng),), {}),
     ],
     aliases=("transpose", "permute"),
     reference=np.transpose,
@@ -397,7 +378,7 @@ def permute_dims(x: Any, axes: Any = None) -> Value:
 
 
 @operation(
-    samples=lambda rng: [Call((_array(rng, 2, 3),), {}), Call((_array(rng, 2, 3, 4),), {})],
+    samples=lambda rng: [Call((uniform(rng, 2, 3),), {}), Call((uniform(rng, 2, 3, 4),), {})],
     reference=np.matrix_transpose,
 )
 def matrix_transpose(x: Any) -> Value:
@@ -412,7 +393,7 @@ def matrix_transpose(x: Any) -> Value:
 
 
 @operation(
-    samples=lambda rng: [Call((_array(rng, 2, 3, 4), 0, -1), {}), Call((_array(rng, 2, 3), 1, 1), {})], method=True
+    samples=lambda rng: [Call((uniform(rng, 2, 3, 4), 0, -1), {}), Call((uniform(rng, 2, 3), 1, 1), {})], method=True
 )
 def swapaxes(x: Any, axis1: int, axis2: int) -> Value:
     """A view with two axes exchanged.
@@ -428,8 +409,8 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 3, 4), 0, -1), {}),
-        Call((_array(rng, 2, 3, 4), (0, 1), (-1, 0)), {}),
+        Call((uniform(rng, 2, 3, 4), 0, -1), {}),
+        Call((uniform(rng, 2, 3, 4), (0, 1), (-1, 0)), {}),
     ]
 )
 def moveaxis(x: Any, source: Any, destination: Any) -> Value:
@@ -460,10 +441,10 @@ def _axis_list(axis: Any, ndim: int, what: str) -> list[int]:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 3),), {}),
-        Call((_array(rng, 2, 3),), {"axis": -1}),
-        Call((_array(rng, 2, 3, 2),), {"axis": (0, 2)}),
-        Call((_array(rng),), {}),
+        Call((uniform(rng, 2, 3),), {}),
+        Call((uniform(rng, 2, 3),), {"axis": -1}),
+        Call((uniform(rng, 2, 3, 2),), {"axis": (0, 2)}),
+        Call((uniform(rng),), {}),
     ],
     method=True,
 )
@@ -476,7 +457,7 @@ def flip(x: Any, axis: Any = None) -> Value:
     return flip_view(x, axes=axes_of(axis, x.ndim, "flip: axis"))
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 2, 3),), {}), Call((_array(rng, 3),), {})])
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3),), {}), Call((uniform(rng, 3),), {})])
 def flipud(x: Any) -> Value:
     """A view with the first axis in reverse.
 
@@ -485,7 +466,7 @@ def flipud(x: Any) -> Value:
     return _flip_one(x, 0, 1, "flipud")
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 2, 3),), {})])
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3),), {})])
 def fliplr(x: Any) -> Value:
     """A view with the second axis in reverse.
 
@@ -503,10 +484,10 @@ def _flip_one(x: Any, axis: int, least: int, what: str) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 2, 3),), {}),
-        Call((_array(rng, 2, 3),), {"k": 2}),
-        Call((_array(rng, 2, 3, 4),), {"k": -1, "axes": (2, 0)}),
-        Call((_array(rng, 2, 3),), {"k": 4}),
+        Call((uniform(rng, 2, 3),), {}),
+        Call((uniform(rng, 2, 3),), {"k": 2}),
+        Call((uniform(rng, 2, 3, 4),), {"k": -1, "axes": (2, 0)}),
+        Call((uniform(rng, 2, 3),), {"k": 4}),
     ]
 )
 def rot90(x: Any, k: int = 1, axes: Any = (0, 1)) -> Value:
@@ -532,10 +513,10 @@ def rot90(x: Any, k: int = 1, axes: Any = (0, 1)) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 3, 4),), {}),
-        Call((_array(rng, 3, 4),), {"offset": -1}),
-        Call((_array(rng, 2, 3, 4),), {"offset": 1, "axis1": 2, "axis2": 0}),
-        Call((_array(rng, 2, 2),), {"offset": 5}),
+        Call((uniform(rng, 3, 4),), {}),
+        Call((uniform(rng, 3, 4),), {"offset": -1}),
+        Call((uniform(rng, 2, 3, 4),), {"offset": 1, "axis1": 2, "axis2": 0}),
+        Call((uniform(rng, 2, 2),), {"offset": 5}),
     ],
     method=True,
 )
@@ -555,9 +536,9 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 3),), {}),
-        Call((_array(rng, 3),), {"k": -2}),
-        Call((_array(rng, 3, 4),), {"k": 1}),
+        Call((uniform(rng, 3),), {}),
+        Call((uniform(rng, 3),), {"k": -2}),
+        Call((uniform(rng, 3, 4),), {"k": 1}),
     ]
 )
 def diag(x: Any, k: int = 0) -> Value:
@@ -580,7 +561,7 @@ def diag(x: Any, k: int = 0) -> Value:
     return place_diagonal(x, shape=(n, n), offset=offset, axis1=0, axis2=1)
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 2, 2),), {}), Call((_array(rng),), {"k": 1})])
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 2),), {}), Call((uniform(rng),), {"k": 1})])
 def diagflat(x: Any, k: int = 0) -> Value:
     """The matrix with all elements, in C order, on its ``k``-th diagonal.
 
@@ -591,8 +572,8 @@ def diagflat(x: Any, k: int = 0) -> Value:
 
 @operation(
     samples=lambda rng: [
-        Call((_array(rng, 3, 4),), {}),
-        Call((_array(rng, 2, 3, 4),), {"offset": 1, "axis1": 1, "axis2": -1}),
+        Call((uniform(rng, 3, 4),), {}),
+        Call((uniform(rng, 2, 3, 4),), {"offset": 1, "axis1": 1, "axis2": -1}),
     ],
     method=True,
 )
@@ -616,7 +597,9 @@ def _triangle(x: Any, k: Any, what: str, keep: Any) -> Value:
     return where(mask, x, False if x.dtype.kind == "b" else 0)
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 3, 4),), {}), Call((_array(rng, 2, 3, 3),), {"k": -1})], method=True)
+@operation(
+    samples=lambda rng: [Call((uniform(rng, 3, 4),), {}), Call((uniform(rng, 2, 3, 3),), {"k": -1})], method=True
+)
 def tril(x: Any, k: int = 0) -> Value:
     """The lower triangles of matrices: zero above the ``k``-th diagonal.
 
@@ -625,7 +608,7 @@ def tril(x: Any, k: int = 0) -> Value:
     return _triangle(x, k, "tril", lambda below, k: below >= -k)
 
 
-@operation(samples=lambda rng: [Call((_array(rng, 3, 4),), {}), Call((_array(rng, 2, 3, 3),), {"k": 1})], method=True)
+@operation(samples=lambda rng: [Call((uniform(rng, 3, 4),), {}), Call((uniform(rng, 2, 3, 3),), {"k": 1})], method=True)
 def triu(x: Any, k: int = 0) -> Value:
     """The upper triangles of matrices: zero below the ``k``-th diagonal.
 

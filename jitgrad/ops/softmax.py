@@ -18,9 +18,10 @@ from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.axes import dropped_shape, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation
 from jitgrad.ops.comparison import isinf
-from jitgrad.ops.elementwise import exp, log, log1p, where
+from jitgrad.ops.elementwise import exp, log, log1p
 from jitgrad.ops.linear import convert, flat, spread, sum_over
 from jitgrad.ops.reduction import Axis, floating, kept, max_over, reduction_samples
+from jitgrad.ops.selection import where
 
 __all__ = ["log_softmax", "logsumexp", "softmax"]
 

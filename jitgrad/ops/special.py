@@ -12,10 +12,12 @@ import numpy as np
 from jitgrad.core import scalar
 from jitgrad.core.dispatch import as_value
 from jitgrad.core.primitive import Value
-from jitgrad.ops.blocks import POSITIVE, REAL, Call, Domain, elementwise, operation
+from jitgrad.ops.blocks import POSITIVE, REAL, Call, Domain, elementwise, operation, primitive_of
 from jitgrad.ops.comparison import isfinite, isnan, isneginf, isposinf
-from jitgrad.ops.elementwise import LN2, abs, cos, exp, expm1, log, log1p, primitive_of, rint, tanh, where
+from jitgrad.ops.elementwise import LN2, abs, exp, expm1, log, log1p, rint
 from jitgrad.ops.linear import copy_of
+from jitgrad.ops.selection import where
+from jitgrad.ops.trigonometric import cos, tanh
 
 _WIDE: Final = Domain(-6.0, 6.0)
 _NEAR_ZERO: Final = Domain(-3.0, 3.0, kinks=(0.0,))

@@ -15,7 +15,7 @@ from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.axes import dropped_shape, extent_of, flat_offsets, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation
 from jitgrad.ops.comparison import equal, isnan
-from jitgrad.ops.elementwise import maximum, sqrt, where
+from jitgrad.ops.elementwise import sqrt
 from jitgrad.ops.linear import expand, flat, gather, kept_shape, reshape_to, slice_view, spread, sum_over
 from jitgrad.ops.reduction import (
     Axis,
@@ -28,6 +28,7 @@ from jitgrad.ops.reduction import (
     reduction_samples,
     sum,
 )
+from jitgrad.ops.selection import maximum, where
 
 __all__ = [
     "average",
