@@ -28,6 +28,7 @@ from jitgrad.transforms import (
     jit,
     jvp,
     linearize,
+    primitive,
     value_and_grad,
     vjp,
     vmap,
@@ -47,7 +48,7 @@ __all__ = [  # noqa: PLE0604
     "enable_grad", "errors", "float32", "float64", "from_dlpack", "from_numpy", "inf", "int8", "int16", "int32", "int64",
     "is_grad_enabled", "linalg", "nan", "newaxis", "no_grad", "pi", "set_grad_enabled", "tensor", "uint8", "uint16",
     "uint32", "uint64", "checkpoint", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "linearize",
-    "value_and_grad", "vjp", "vmap", *_operations,
+    "primitive", "value_and_grad", "vjp", "vmap", *_operations,
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from jitgrad.transforms.checkpointing import checkpoint
 from jitgrad.transforms.forward_mode import jvp, linearize
 from jitgrad.transforms.jacobians import hessian, hvp, jacfwd, jacobian, jacrev
 from jitgrad.transforms.jit import jit
+from jitgrad.transforms.primitives import primitive
 from jitgrad.transforms.reverse_mode import grad, value_and_grad, vjp
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "jit",
     "jvp",
     "linearize",
+    "primitive",
     "value_and_grad",
     "vjp",
     "vmap",

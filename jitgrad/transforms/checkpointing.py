@@ -210,7 +210,7 @@ class _Recording:
             edges = dict(zip(node.recorder.needs, node.edges or (), strict=True)) if keep else {}
             for i, array in zip(keep, node.residuals, strict=True):
                 if i < len(node.recorder.avals) and not self.is_inner(edges.get(i)):
-                    found.append(crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+                    found.append(crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data))
         return found
 
 

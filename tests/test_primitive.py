@@ -1,0 +1,391 @@
+"""Operations of the user's own: values, derivatives of every order and mode, and what is refused."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from strategies import kernels
+
+import jitgrad as jg
+from jitgrad.errors import ArgumentError, DefinitionError, DtypeError, NotDifferentiableError, ShapeError
+
+X = np.array([1.0, 2.0, 3.0])
+Y = np.array([0.3, 0.6, -0.9])
+
+
+@numba.njit
+def wave(x, y):
+    return x * np.sin(y)
+
+
+@numba.njit
+def wave_pull(g, out, x, y):
+    return g * np.sin(y), g * x * np.cos(y)
+
+
+@numba.njit
+def wave_push(tangents, out, x, y):
+    return tangents[0] * np.sin(y) + tangents[1] * x * np.cos(y)
+
+
+written = jg.primitive(wave, vjp=lambda g, out, x, y: (g * np.sin(y), g * x * np.cos(y)))
+compiled = jg.primitive(wave, vjp=wave_pull, jvp=wave_push, name="compiled")
+plain = jg.primitive(lambda x, y: x * np.sin(y), vjp=lambda g, out, x, y: (g * np.sin(y), g * x * np.cos(y)))
+BOTH = pytest.mark.parametrize("op", [written, compiled, plain], ids=["written", "compiled", "plain"])
+FULL = pytest.mark.parametrize("op", [written, plain], ids=["written", "plain"])
+
+
+@pytest.fixture(autouse=True)
+def _plain_kernels():
+    with kernels("python"):
+        yield
+
+
+def total(op: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, y: op(x, y).sum()
+
+
+class TestFirstOrder:
+    @BOTH
+    def test_values(self, op: Any) -> None:
+        found = op(X, Y)
+        assert isinstance(found, jg.Tensor)
+        np.testing.assert_array_equal(found.numpy(), X * np.sin(Y))
+
+    @BOTH
+    def test_backward(self, op: Any) -> None:
+        x, y = jg.tensor(X, requires_grad=True), jg.tensor(Y, requires_grad=True)
+        (op(x, y) * x).sum().backward()
+        np.testing.assert_allclose(x.grad.numpy(), 2 * X * np.sin(Y), rtol=1e-14)
+        np.testing.assert_allclose(y.grad.numpy(), X**2 * np.cos(Y), rtol=1e-14)
+
+    @BOTH
+    def test_reverse(self, op: Any) -> None:
+        gx, gy = jg.grad(total(op), (0, 1))(X, Y)
+        np.testing.assert_allclose(gx, np.sin(Y), rtol=1e-14)
+        np.testing.assert_allclose(gy, X * np.cos(Y), rtol=1e-14)
+
+    @BOTH
+    def test_forward(self, op: Any) -> None:
+        value, tangent = jg.jvp(op, (X, Y), (Y, X))
+        np.testing.assert_allclose(value, X * np.sin(Y), rtol=1e-14)
+        np.testing.assert_allclose(tangent, Y * np.sin(Y) + X * X * np.cos(Y), rtol=1e-14)
+
+    @BOTH
+    def test_one_moving_operand(self, op: Any) -> None:
+        tangent = jg.jvp(lambda y: op(X, y), (Y,), (X,))[1]
+        np.testing.assert_allclose(tangent, X * X * np.cos(Y), rtol=1e-14)
+
+    @BOTH
+    def test_jacobians_agree(self, op: Any) -> None:
+        wanted = np.diag(X * np.cos(Y))
+        np.testing.assert_allclose(jg.jacrev(op, 1)(X, Y), wanted, rtol=1e-14)
+        np.testing.assert_allclose(jg.jacfwd(op, 1)(X, Y), wanted, rtol=1e-14)
+
+    @BOTH
+    def test_captured_tensors(self, op: Any) -> None:
+        x = jg.tensor(X, requires_grad=True)
+        gradient = jg.grad(lambda y: op(x, y).sum())(Y)
+        np.testing.assert_allclose(gradient.detach().numpy(), X * np.cos(Y), rtol=1e-14)
+
+    @BOTH
+    def test_numbers(self, op: Any) -> None:
+        assert jg.grad(op)(2.0, 0.5) == pytest.approx(np.sin(0.5), rel=1e-15)
+
+    @BOTH
+    def test_float32(self, op: Any) -> None:
+        value, gradient = jg.value_and_grad(lambda x: op(x, x).sum())(X.astype(np.float32))
+        assert type(value) is np.float32
+        assert gradient.dtype == np.float32
+        np.testing.assert_allclose(gradient, np.sin(X) + X * np.cos(X), rtol=1e-5)
+
+    @BOTH
+    @pytest.mark.parametrize(
+        "make", [lambda a: np.stack([a, a])[0], lambda a: np.repeat(a, 2)[::2], lambda a: a[::-1][::-1]]
+    )
+    def test_layouts(self, op: Any, make: Callable[..., Any]) -> None:
+        np.testing.assert_allclose(jg.grad(total(op))(make(X), make(Y)), np.sin(Y), rtol=1e-14)
+
+    @BOTH
+    def test_read_only_operands(self, op: Any) -> None:
+        x = X.copy()
+        x.flags.writeable = False
+        np.testing.assert_allclose(jg.grad(total(op))(x, Y), np.sin(Y), rtol=1e-14)
+
+    @BOTH
+    def test_in_a_batch(self, op: Any) -> None:
+        many = np.stack([Y, -Y, 2 * Y])
+        np.testing.assert_allclose(jg.vmap(op, (None, 0))(X, many), X * np.sin(many), rtol=1e-14)
+        found = jg.vmap(jg.grad(total(op), 1), (None, 0))(X, many)
+        np.testing.assert_allclose(found, X * np.cos(many), rtol=1e-14)
+
+    @BOTH
+    def test_checkpointed(self, op: Any) -> None:
+        np.testing.assert_allclose(jg.grad(jg.checkpoint(total(op)))(X, Y), np.sin(Y), rtol=1e-14)
+
+
+class TestHigherOrders:
+    @FULL
+    def test_second_derivatives(self, op: Any) -> None:
+        wanted = np.diag(-X * np.sin(Y))
+        f = lambda y: op(X, y).sum()  # noqa: E731
+        np.testing.assert_allclose(jg.hessian(f)(Y), wanted, rtol=1e-14)
+        for outer in (jg.jacrev, jg.jacfwd):
+            for inner in (jg.jacrev, jg.jacfwd):
+                np.testing.assert_allclose(outer(inner(f))(Y), wanted, rtol=1e-14)
+
+    @FULL
+    def test_mixed(self, op: Any) -> None:
+        found = jg.jacfwd(jg.grad(total(op), 0), 1)(X, Y)
+        np.testing.assert_allclose(found, np.diag(np.cos(Y)), rtol=1e-14)
+
+    @FULL
+    def test_third(self, op: Any) -> None:
+        third = jg.grad(jg.grad(jg.grad(lambda y: op(2.0, y))))
+        assert third(0.7) == pytest.approx(-2 * np.cos(0.7), rel=1e-14)
+
+    @pytest.mark.parametrize(
+        "transform",
+        [
+            jg.hessian,
+            lambda f: jg.jacrev(jg.jacrev(f)),
+            lambda f: jg.jacfwd(jg.jacfwd(f)),
+            lambda f: jg.jacrev(jg.jacfwd(f)),
+            lambda f: jg.jit(jg.hessian(f)),
+        ],
+    )
+    def test_compiled_rules_are_first_order_only(self, transform: Any) -> None:
+        with pytest.raises(NotDifferentiableError, match=r"compiled\.[vj]+[jv]p is compiled, so that only first"):
+            transform(lambda y: compiled(X, y).sum())(Y)
+
+    def test_a_rule_may_be_another_primitive(self) -> None:
+        back = jg.primitive(lambda g, x: g * np.cos(x), vjp=lambda h, out, g, x: (h * np.cos(x), -h * g * np.sin(x)))
+        sine = jg.primitive(np.sin, vjp=lambda g, out, x: back(g, x), name="sine")
+        assert jg.grad(jg.grad(sine))(0.4) == pytest.approx(-np.sin(0.4), rel=1e-14)
+        assert jg.jvp(jg.grad(sine), (0.4,), (1.0,))[1] == pytest.approx(-np.sin(0.4), rel=1e-14)
+
+
+class TestUnderJit:
+    @BOTH
+    def test_a_step_between_kernels(self, op: Any) -> None:
+        f = jg.jit(lambda x, y: (op(2.0 * x, y) + 1.0).sum())
+        assert f(X, Y) == pytest.approx((2 * X * np.sin(Y) + 1).sum(), rel=1e-14)
+        assert f(X[:2], Y[:2]) == pytest.approx((2 * X * np.sin(Y) + 1)[:2].sum(), rel=1e-14)
+
+    @BOTH
+    def test_gradients(self, op: Any) -> None:
+        f = lambda x, y: op(2.0 * x, y).sum()  # noqa: E731
+        np.testing.assert_allclose(jg.jit(jg.grad(f))(X, Y), 2 * np.sin(Y), rtol=1e-14)
+        np.testing.assert_allclose(jg.grad(jg.jit(f))(X, Y), 2 * np.sin(Y), rtol=1e-14)
+
+    @FULL
+    def test_hessians(self, op: Any) -> None:
+        f = lambda y: op(X, y).sum()  # noqa: E731
+        np.testing.assert_allclose(jg.jit(jg.hessian(f))(Y), np.diag(-X * np.sin(Y)), rtol=1e-14)
+
+    def test_with_compiled_kernels(self) -> None:
+        with kernels("compiled"):
+            f = jg.jit(jg.value_and_grad(lambda x: (compiled(x, x * 0.5) * x).sum()))
+            value, gradient = f(X)
+        assert value == pytest.approx((X**2 * np.sin(X / 2)).sum(), rel=1e-14)
+        np.testing.assert_allclose(gradient, 2 * X * np.sin(X / 2) + X**2 * np.cos(X / 2) / 2, rtol=1e-13)
+
+
+class TestSeveralResults:
+    op = jg.primitive(
+        lambda x, power=2: (x**power, x.sum()),
+        vjp=lambda g, out, x, power=2: (g[0] * power * x ** (power - 1) + g[1],),
+        shape=lambda s, power=2: [s, ()],
+        outputs=2,
+        name="both",
+    )
+
+    def test_values(self) -> None:
+        cubes, summed = self.op(X, power=3)
+        np.testing.assert_array_equal(cubes.numpy(), X**3)
+        assert summed.item() == 6.0
+
+    def test_gradients(self) -> None:
+        def f(x: Any) -> Any:
+            return (self.op(x, power=3)[0] * x).sum() + 2.0 * self.op(x)[1]
+
+        np.testing.assert_allclose(jg.grad(f)(X), 4 * X**3 + 2, rtol=1e-14)
+        np.testing.assert_allclose(jg.jit(jg.grad(f))(X), 4 * X**3 + 2, rtol=1e-14)
+        np.testing.assert_allclose(jg.hessian(f)(X), np.diag(12 * X**2), rtol=1e-14)
+
+    def test_forward(self) -> None:
+        cubes, summed = jg.jvp(lambda x: self.op(x, power=3), (X,), (Y,))[1]
+        np.testing.assert_allclose(cubes, 3 * X**2 * Y, rtol=1e-14)
+        assert summed == pytest.approx(Y.sum(), rel=1e-14)
+
+    def test_integers_among_the_results(self) -> None:
+        highest = jg.primitive(
+            lambda x: (x.max(), x.argmax()),
+            vjp=lambda g, out, x: (g[0] * (x == out[0]),),
+            shape=lambda s: [(), ()],
+            dtype=[None, np.int64],
+            outputs=2,
+        )
+        value, place = highest(X)
+        assert (value.item(), place.item(), place.dtype) == (3.0, 2, np.int64)
+        np.testing.assert_array_equal(jg.grad(lambda x: highest(x)[0])(X), [0.0, 0.0, 1.0])
+        assert jg.jvp(lambda x: highest(x)[0], (X,), (Y,))[1] == Y[2]
+
+    def test_compiled(self) -> None:
+        @numba.njit
+        def forward(x):
+            return x * x, x + 1.0
+
+        @numba.njit
+        def pull(g, out, x):
+            return (2.0 * g[0] * x + g[1],)
+
+        @numba.njit
+        def push(tangents, out, x):
+            return 2.0 * tangents[0] * x, tangents[0]
+
+        op = jg.primitive(forward, vjp=pull, jvp=push, outputs=2)
+        f = lambda x: (op(x)[0] * Y + op(x)[1]).sum()  # noqa: E731
+        np.testing.assert_allclose(jg.grad(f)(X), 2 * X * Y + 1, rtol=1e-14)
+        np.testing.assert_allclose(jg.jacfwd(f)(X), 2 * X * Y + 1, rtol=1e-14)
+        np.testing.assert_allclose(jg.jit(jg.grad(f))(X), 2 * X * Y + 1, rtol=1e-14)
+
+
+class TestOperands:
+    def test_without_a_derivative(self) -> None:
+        pick = jg.primitive(
+            lambda x, i: x[i],
+            vjp=lambda g, out, x, i: (g * (jg.arange(x.shape[0]) == i), None),
+            shape=lambda s, t: t,
+        )
+        np.testing.assert_array_equal(jg.grad(lambda x: pick(x, 2))(X), [0, 0, 1])
+
+    def test_integers_of_compiled_rules(self) -> None:
+        @numba.njit
+        def scaled(x, n):
+            return x * n
+
+        @numba.njit
+        def scaled_pull(g, out, x, n):
+            return g * n, 0.0
+
+        op = jg.primitive(scaled, vjp=scaled_pull)
+        np.testing.assert_array_equal(jg.grad(lambda x: op(x, 3).sum())(X), [3.0, 3.0, 3.0])
+
+    def test_rules_may_leave_out_what_they_do_not_need(self) -> None:
+        double = jg.primitive(lambda x: 2.0 * x, vjp=lambda g, out, x: g * 2.0 * jg.ones_like(x))
+        np.testing.assert_array_equal(jg.hessian(lambda x: (double(x) ** 2).sum())(X), 8 * np.eye(3))
+        np.testing.assert_array_equal(jg.jacrev(jg.grad(lambda x: (double(x) ** 2).sum()))(X), 8 * np.eye(3))
+
+    def test_a_cotangent_of_none_is_zero(self) -> None:
+        flat = jg.primitive(np.floor, vjp=lambda g, out, x: None)
+        np.testing.assert_array_equal(jg.grad(lambda x: (flat(x) + x).sum())(X), [1.0, 1.0, 1.0])
+
+    def test_results_share_no_memory_with_operands(self) -> None:
+        for function in (lambda x: x, lambda x: x[::-1], numba.njit(lambda x: x)):
+            x = jg.tensor(X)
+            assert not np.shares_memory(jg.primitive(function)(x).numpy(), x.numpy())
+
+    def test_plain_functions_cannot_write_to_operands(self) -> None:
+        def writes(x):
+            x[0] = 5.0
+            return x
+
+        x = X.copy()
+        with pytest.raises(ValueError, match="read-only"):
+            jg.primitive(writes)(x)
+        np.testing.assert_array_equal(x, X)
+
+    def test_as_a_decorator(self) -> None:
+        @jg.primitive(vjp=lambda g, out, x: g * out)
+        def growth(x):
+            """Exponential."""
+            return np.exp(x)
+
+        assert (growth.__name__, growth.__doc__) == ("growth", "Exponential.")
+        assert jg.grad(growth)(1.0) == pytest.approx(np.e, rel=1e-15)
+
+    def test_no_reference_cycles(self) -> None:
+        def once() -> None:
+            x = jg.tensor(X, requires_grad=True)
+            compiled(x, Y).sum().backward()
+            jg.hessian(lambda y: written(X, y).sum())(Y)
+
+        once()
+        gc.collect()
+        gc.disable()
+        try:
+            once()
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
+
+
+class TestErrors:
+    def test_no_vjp(self) -> None:
+        op = jg.primitive(lambda x: x + np.floor(x), name="stairs")
+        np.testing.assert_array_equal(op(X).numpy(), 2 * X)
+        for transform in (jg.grad, jg.jacfwd, lambda f: jg.jit(jg.grad(f))):
+            with pytest.raises(NotDifferentiableError, match=r"stairs has no derivative: give jg\.primitive a vjp"):
+                transform(lambda x: op(x).sum())(X)
+        x = jg.tensor(X, requires_grad=True)
+        with pytest.raises(NotDifferentiableError, match="stairs"):
+            op(x).sum().backward()
+        np.testing.assert_array_equal(jg.grad(lambda x: (op(jg.stop_gradient(x)) * x).sum())(X), 2 * X)
+
+    def test_no_jvp_of_a_compiled_vjp(self) -> None:
+        op = jg.primitive(wave, vjp=wave_pull)
+        with pytest.raises(NotDifferentiableError, match="wave has no forward-mode rule, since its vjp is compiled"):
+            jg.jvp(op, (X, Y), (X, Y))
+
+    def test_only_a_jvp(self) -> None:
+        op = jg.primitive(np.sin, jvp=lambda t, out, x: t[0] * np.cos(x), name="sine")
+        assert jg.jvp(op, (0.5,), (2.0,))[1] == pytest.approx(2 * np.cos(0.5), rel=1e-15)
+        assert jg.jacfwd(jg.jacfwd(op))(0.5) == pytest.approx(-np.sin(0.5), rel=1e-15)
+        with pytest.raises(NotDifferentiableError, match="sine has no derivative"):
+            jg.grad(op)(0.5)
+
+    def test_results_of_another_shape(self) -> None:
+        with pytest.raises(ShapeError, match=r"head gave an array of shape \(2,\) where \(3,\) was expected"):
+            jg.primitive(lambda x: x[:2] * 1.0, name="head")(X)
+        odd = jg.primitive(lambda x, y: x, name="odd")
+        with pytest.raises(ShapeError, match="do not broadcast together; say shape="):
+            odd(X, X[:2])
+
+    def test_results_of_another_dtype(self) -> None:
+        with pytest.raises(DtypeError, match="int64 array where float64 was expected; say dtype="):
+            jg.primitive(lambda x: x.astype(np.int64))(X)
+
+    def test_shape_rules_that_give_no_shape(self) -> None:
+        with pytest.raises(ShapeError, match="shape= must give a tuple of ints"):
+            jg.primitive(lambda x: x, shape=lambda s: 3)(X)
+
+    def test_cotangents_that_do_not_fit(self) -> None:
+        with pytest.raises(ShapeError, match=r"cut\.vjp: the cotangent of operand 0 has shape \(2,\), not \(3,\)"):
+            jg.grad(lambda x: jg.primitive(lambda x: x * 1.0, vjp=lambda g, out, x: g[:2], name="cut")(x).sum())(X)
+        with pytest.raises(ArgumentError, match="gave 2 cotangents for 1 operands"):
+            jg.grad(lambda x: jg.primitive(lambda x: x * 1.0, vjp=lambda g, out, x: (g, g))(x).sum())(X)
+
+    def test_tangents_that_do_not_fit(self) -> None:
+        op = jg.primitive(lambda x: x * 1.0, jvp=lambda t, out, x: t[0][:2], name="cut")
+        with pytest.raises(ShapeError, match=r"cut\.jvp: tangent 0 has shape"):
+            jg.jvp(op, (X,), (X,))
+
+    def test_constants_and_operands(self) -> None:
+        with pytest.raises(ArgumentError, match="cannot be hashed"):
+            written(X, Y, scale=[1.0])
+        with pytest.raises(ArgumentError, match="at least one operand"):
+            written()
+
+    def test_definitions(self) -> None:
+        with pytest.raises(DefinitionError, match="vjp must be a function"):
+            jg.primitive(np.sin, vjp=3)
+        with pytest.raises(DefinitionError, match="outputs"):
+            jg.primitive(np.sin, outputs=0)
+        with pytest.raises(DefinitionError, match="2 dtypes for 1 results"):
+            jg.primitive(np.sin, dtype=[float, float])
