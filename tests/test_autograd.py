@@ -1260,3 +1260,43 @@ class TestLeavesThatAreViews:
         (first.sum() * (rest * rest).sum()).backward()
         assert first.grad.tolist() == [20.0]
         assert rest.grad.tolist() == [8.0, 16.0]
+
+
+class TestWritingIntoTheGradientOfAFunction:
+    """``backward`` of a Function may write its argument; what else the same gradient goes to keeps its own."""
+
+    class Double(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            g[0] = g[0] * 10.0
+            return g.mul_(2.0)
+
+    @pytest.mark.parametrize("create_graph", [False, True])
+    @pytest.mark.parametrize("weights", [None, (1.0, 3.0)])
+    def test_shared_by_a_sum(self, create_graph, weights):
+        x, z = leaf(2.0, 5.0), leaf(1.0, 1.0)
+        total = self.Double.apply(x) + z
+        total = total.sum() if weights is None else (total * jg.tensor(list(weights))).sum()
+        total.backward(create_graph=create_graph)
+        second = 1.0 if weights is None else weights[1]
+        assert x.grad.tolist() == [20.0, 2.0 * second]
+        assert z.grad.tolist() == [1.0, second]
+
+
+class TestRefusals:
+    def test_no_inputs_at_all(self):
+        x = leaf(1.0)
+        with pytest.raises(ArgumentError, match="inputs is empty"):
+            (x * x).sum().backward(inputs=[])
+        with pytest.raises(ArgumentError, match="inputs is empty"):
+            backward((x * x).sum(), inputs=[])
+
+    def test_a_tensor_is_not_its_own_gradient(self):
+        x = leaf(1.0)
+        with pytest.raises(GraphError, match="its own"):
+            x.grad = x
+        assert x.grad is None

@@ -26,7 +26,7 @@ from jitgrad.errors import (
     UnsupportedError,
     user_line,
 )
-from jitgrad.ops.linear import convert, sum_to
+from jitgrad.ops.linear import convert, copy_of, sum_to
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.engine import kept
 from jitgrad.tensor.inplace import take_history
@@ -350,7 +350,7 @@ class _FunctionRecorder:
         return made if made.dtype == aval.dtype else convert(made, dtype=aval.dtype)
 
     def _call(self, g: Any) -> list[Tensor | None]:
-        gs = [g] if self.outputs == 1 else list(g)
+        gs = [None if t is None else _handed_over(t) for t in ([g] if self.outputs == 1 else g)]
         for slot, aval in enumerate(self.out_avals):
             if gs[slot] is None and aval is not None and self.ctx._materialize:
                 gs[slot] = wrap(np.zeros(aval.shape, aval.dtype))
@@ -377,6 +377,18 @@ class _FunctionRecorder:
                 )
             made = sum_to(made, shape)
         return made if made.dtype == dtype else convert(made, dtype=dtype)
+
+
+def _handed_over(gradient: Tensor) -> Tensor:
+    """The gradient as a tensor that ``backward`` may write: others, to whom the same one goes, do not see it."""
+    array = gradient._value
+    if isinstance(array, Tracer):
+        return gradient
+    if not array.flags.writeable or not all(array.strides):
+        return copy_of(gradient)  # type: ignore[no-any-return]
+    own = make(array, gradient._aval)  # copied when it is written, as long as something else holds the array
+    own._edge, own._slot = gradient._edge, gradient._slot
+    return own
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

@@ -14,7 +14,16 @@ from jitgrad.autodiff.reverse import sweep
 from jitgrad.core.aval import aval_of
 from jitgrad.core.graph import Tracer
 from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode, transforming
-from jitgrad.errors import ConversionError, DtypeError, GradientWarning, GraphError, NoGraphError, ShapeError, user_line
+from jitgrad.errors import (
+    ArgumentError,
+    ConversionError,
+    DtypeError,
+    GradientWarning,
+    GraphError,
+    NoGraphError,
+    ShapeError,
+    user_line,
+)
 from jitgrad.ops.linear import copy_of, stop_gradient_view
 from jitgrad.tensor.engine import as_tensor
 from jitgrad.tensor.storage import is_held, share_memory, storage_of
@@ -126,6 +135,8 @@ def run_backward(
     """One sweep from tracked ``roots`` with checked ``cotangents``, added to ``.grad`` of the leaves or ``inputs``."""
     targets: list[tuple[Any, int]] | None = None
     if inputs is not None:
+        if not inputs:
+            raise ArgumentError("backward: inputs is empty; leave it out to get the gradients of all leaves")
         for tensor in inputs:
             if tensor._edge is None:
                 raise no_graph(tensor, "backward, inputs")

@@ -52,6 +52,8 @@ class Tensor:
     _storage: Any = None
     _history: Any = None
     _chain: tuple[Any, ...] = ()
+    _memory: Any = None  # what a traced tensor shares with those that would be on the same memory
+    _path: tuple[Any, ...] = ()  # and which part of it this one sees
     _origin: str | None = None  # why it is untracked, where that is known
     _weak: bool = False  # stands for a Python number, which does not decide the dtype of a result
     _no_grad_view: bool = False  # a view made under no_grad: its base does not follow its history
@@ -216,6 +218,8 @@ class Tensor:
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None:
+            if value is self:
+                raise GraphError("a tensor cannot be its own .grad; assign a .clone()")
             if not isinstance(value, Tensor):
                 raise DtypeError(f".grad takes a tensor or None, not {type(value).__name__}")
             if value.shape != self.shape:
