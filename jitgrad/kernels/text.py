@@ -67,6 +67,8 @@ def inline(
     parameters = [a.arg for a in definition.args.args]
     if len(parameters) != len(arguments):
         raise DefinitionError(f"{function.__qualname__} takes {len(parameters)} arguments, not {len(arguments)}")
+    # a negative number is an expression, not a name: `x**y` must not become `-2.0**y`
+    arguments = [f"({a})" if a.startswith("-") else a for a in arguments]
     names = dict(zip(parameters, arguments, strict=True))
     for statement in definition.body:
         for part in ast.walk(statement):
