@@ -218,9 +218,9 @@ def linspace(
         low, high = (as_value(v, "linspace")._array("linspace") for v in (start, stop))
         at = axis_of(axis, max(low.ndim, high.ndim) + 1, "linspace: axis")
         with np.errstate(all="ignore"):
-            value = _made(np.linspace(low, high, count, endpoint, dtype=wanted, axis=at), requires_grad)
-            step = wrap(np.asarray((high - low) / parts if parts else high * np.nan))
-        return (value, step) if retstep else value
+            line, step = np.linspace(low, high, count, endpoint, retstep=True, dtype=wanted, axis=at)
+        value = _made(line, requires_grad)
+        return (value, wrap(np.asarray(step))) if retstep else value
     low, high = as_value(start, "linspace"), as_value(stop, "linspace")
     work = result_dtype(low.dtype, high.dtype)
     work = work if is_float(work) else FLOAT64
