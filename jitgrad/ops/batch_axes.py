@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jitgrad.core.primitive import Primitive
-from jitgrad.ops import linalg, matrices, recurrence, reduction, softmax, sorting, statistics
+from jitgrad.ops import factorisations, matrices, norms, recurrence, reduction, softmax, sorting, statistics
 
 __all__ = ["ALONG_AXES", "LEADING"]
 
@@ -20,20 +20,20 @@ LEADING: Final[frozenset[Primitive]] = frozenset(
         matrices.sign_and_log_determinant,
         matrices.cofactors,
         matrices.cofactors_change,
-        matrices.cholesky_factor,
-        matrices.eigen,
-        matrices.eigenvalues_of,
-        matrices.singular,
-        matrices.singular_values_of,
-        matrices.orthogonal,
+        factorisations.cholesky_factor,
+        factorisations.eigen,
+        factorisations.eigenvalues_of,
+        factorisations.singular,
+        factorisations.singular_values_of,
+        factorisations.orthogonal,
     }
 )
 """They work on the last axes; leading ones, of the same extents in every operand, are a batch."""
 
 ALONG_AXES: Final[frozenset[Primitive]] = frozenset(
     {
-        linalg.length,
-        linalg.power_length,
+        norms.length,
+        norms.power_length,
         recurrence.cumulative_sum_along,
         recurrence.cumulative_product,
         recurrence.recurrence,

@@ -16,6 +16,8 @@ from jitgrad.ops import (
     indexing,
     joining,
     linalg,
+    linalg_composites,
+    norms,
     products,
     reduction,
     scan,
@@ -34,7 +36,7 @@ __all__ = ["operations"]
 
 _MODULES: Final[tuple[ModuleType, ...]] = (
     elementwise, trigonometric, selection, comparison, special, closeness, reduction, scan, softmax, sorting, statistics,
-    shape, joining, indexing, creation, products, tensor_products, einsum, linalg,
+    shape, joining, indexing, creation, products, tensor_products, einsum, norms, linalg, linalg_composites,
 )  # fmt: skip
 
 
