@@ -92,7 +92,7 @@ class Graph:
     lines: bool = False  # nodes remember the line of the user's code that made them
     closed: bool = False  # tracing is over: nothing may be added any more
     depth: int = 0  # how many other traces this one stands in
-    captured: list[Constant] | None = None  # with copies of the values as they were at first; None: nobody asks
+    snapshots: list[Constant] | None = None  # with copies of the values as they were at first; None: nobody asks
     reads: list[tuple[Any, Any]] | None = None  # arrays whose values Python read, with copies; None: nobody asks
 
     def add_input(self, aval: ShapedArray) -> Tracer:

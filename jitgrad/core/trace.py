@@ -37,10 +37,10 @@ def atom_of(data: Any, graph: Graph, source: Any = None) -> Atom:
     """The variable of a tracer of this graph, or a constant for an array (read again from ``source`` at each run)."""
     if isinstance(data, Tracer):
         return data.variable if data.graph is graph else graph.capture(data, source)
-    if graph.captured is None or source is None or is_number(data):
+    if graph.snapshots is None or source is None or is_number(data):
         return Constant(data, source)
     constant = Constant(data.copy(), source)
-    graph.captured.append(constant)
+    graph.snapshots.append(constant)
     return constant
 
 
@@ -63,7 +63,7 @@ def tracing_into(graph: Graph) -> Iterator[None]:
     At the end a captured array that was written meanwhile (by NumPy) stands in the graph with the values it had when each
     operation read it; all others are read again at each run.
     """
-    graph.captured, graph.reads = [], []
+    graph.snapshots, graph.reads = [], []
     _everywhere.append(graph)
     token = _current.set(graph)
     try:
@@ -72,13 +72,13 @@ def tracing_into(graph: Graph) -> Iterator[None]:
         _current.reset(token)
         _everywhere.remove(graph)
         graph.closed = True
-        for constant in graph.captured:
+        for constant in graph.snapshots:
             now = constant.current()
             if same_bytes(now, constant.value):
                 constant.value = now
             else:
                 constant.source = None
-        graph.captured = None
+        graph.snapshots = None
 
 
 def note_read(array: Any, tensor: Any = None) -> None:

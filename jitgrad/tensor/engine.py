@@ -22,6 +22,7 @@ from jitgrad.errors import DefinitionError, DtypeError, ShapeError, user_line
 from jitgrad.ops.linear import convert, stack_values
 from jitgrad.tensor.storage import link_view, share_memory
 from jitgrad.tensor.tensor import Tensor, make
+from jitgrad.tensor.traced_memory import share_traced
 
 __all__ = ["ENGINE", "apply", "as_tensor", "binary_function", "kept", "record", "unary_function", "wrap"]
 
@@ -248,6 +249,8 @@ def _trace(
     ):
         for result in results:  # numbers computed from numbers
             result._weak = True
+    if type(primitive.impl) is View:
+        share_traced(operands[0], results[0], (primitive, tuple(params.items())))
     if primitive.rule is not None and grad_mode.get() and any(t._edge is not None for t in operands):
         record(plan_for(primitive, tuple([t._aval for t in operands]), params), operands, results, keep_all=True)
     return results if primitive.outputs > 1 else results[0]

@@ -35,6 +35,7 @@ from jitgrad.ops.linear import (
 from jitgrad.tensor.engine import as_tensor
 from jitgrad.tensor.storage import aliased, history_edge, is_held, new_node, rebase, storage_of, views_a_leaf
 from jitgrad.tensor.tensor import Tensor, make
+from jitgrad.tensor.traced_memory import is_part, writable, write_traced
 
 __all__ = ["assign", "set_item", "take_history"]
 
@@ -48,18 +49,31 @@ def _check_target(target: Tensor, operation: str) -> None:
             "parameter:\n    with jg.no_grad():\n        x -= step * x.grad"
         )
     array = target._value
+    obstacle = writable(target)
+    if obstacle == "captured" or (isinstance(array, np.ndarray) and current_graph() is not None):
+        raise InPlaceError(
+            f"{operation} at {user_line()} writes a captured tensor of shape {tuple(target.shape)} while a function is "
+            "traced: the compiled function would not do it again. Pass the tensor as an argument and return its new value"
+        )
+    if obstacle == "broadcast":
+        raise _broadcast(operation)
+    if obstacle == "read-only":
+        raise _read_only(operation)
     if isinstance(array, np.ndarray):
-        if current_graph() is not None:
-            raise InPlaceError(
-                f"{operation} at {user_line()} writes a captured tensor of shape {tuple(target.shape)} while a function is "
-                "traced: the compiled function would not do it again. Pass the tensor as an argument and return its new value"
-            )
         if array.size and any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
-            raise InPlaceError(
-                f"{operation}: several elements of this broadcast tensor share one memory; write to its .clone()"
-            )
+            raise _broadcast(operation)
         if not array.flags.writeable:
-            raise InPlaceError(f"{operation}: the memory of this tensor is read-only; write to its .clone()")
+            raise _read_only(operation)
+
+
+def _broadcast(operation: str) -> InPlaceError:
+    return InPlaceError(
+        f"{operation}: several elements of this broadcast tensor share one memory; write to its .clone()"
+    )
+
+
+def _read_only(operation: str) -> InPlaceError:
+    return InPlaceError(f"{operation}: the memory of this tensor is read-only; write to its .clone()")
 
 
 def _given(target: Tensor, value: Any, operation: str) -> Tensor:
@@ -116,6 +130,12 @@ def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -
     edge, slot = _new_history(target, value, target._chain)
     data = value._value
     if isinstance(target._value, Tracer) or isinstance(data, Tracer):
+        if target._memory is not None:
+            written = make(data, value._aval)
+            written._edge, written._slot = edge, slot
+            write_traced(target, written)
+            storage_of(target).version += 1
+            return target
         target._value, target._aval = data, value._aval
         storage_of(target).version += 1
     elif aliased(target):
@@ -232,6 +252,8 @@ def _follow(target: Tensor, edge: Any, slot: int) -> None:
 def _set_item_traced(target: Tensor, basic: Any, items: tuple[Any, ...], value: Tensor, operation: str) -> None:
     if basic is not None:
         chain = ((slice_view, (("index", basic),)),)
+        if is_part(value, target, chain[0]):  # `x[i] += v` has written through the view already
+            return
         shape = follow(np.broadcast_to(np.zeros((), target.dtype), target.shape), chain).shape
         replaced = overwrite(target, _fitted(target, value, operation, shape), chain=chain)
     else:

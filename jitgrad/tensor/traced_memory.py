@@ -1,0 +1,100 @@
+"""Memory behind traced tensors. A graph knows no memory, but views and detached aliases must see writes as they do
+eagerly: traced tensors that would share memory share a cell, and a write through one gives all of them new values.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from jitgrad.core.graph import Tracer, is_number
+from jitgrad.core.modes import grad_mode
+from jitgrad.ops.linear import ViewChain, follow, overwrite, stop_gradient_view
+from jitgrad.tensor.tensor import Tensor, make
+
+__all__ = ["TracedMemory", "is_part", "share_traced", "writable", "write_traced"]
+
+
+class TracedMemory:
+    """The value of a whole, and the tensors that see it or a part of it (by their ``_path``).
+
+    ``whole`` is None for a captured array, which a traced function does not write.
+    """
+
+    __slots__ = ("members", "whole")
+
+    def __init__(self, whole: Tensor | None) -> None:
+        self.whole = whole
+        self.members: list[weakref.ref[Tensor]] = []
+
+    def add(self, tensor: Tensor, path: ViewChain) -> None:
+        """From now on the tensor sees what the path shows of the whole."""
+        if len(self.members) % 16 == 15:
+            self.members = [r for r in self.members if r() is not None]
+        self.members.append(weakref.ref(tensor))
+        tensor._memory, tensor._path = self, path
+
+
+def share_traced(base: Tensor, view: Tensor, step: tuple[Any, tuple[tuple[str, Any], ...]]) -> None:
+    """``view`` is the view primitive ``step`` of ``base``, and would share its memory."""
+    if not isinstance(base._value, Tracer):
+        if not is_number(base._value):
+            TracedMemory(None).add(view, ())
+        return
+    path = (*base._path, step)
+    memory: TracedMemory | None = base._memory
+    if memory is not None and memory.whole is None:
+        memory.add(view, path)
+        return
+    root = base if memory is None else memory.whole
+    stand_in = np.empty(root.shape, root.dtype)  # type: ignore[union-attr]
+    if root.size and not np.may_share_memory(follow(stand_in, path), stand_in):  # type: ignore[union-attr]
+        return  # NumPy has to copy for this reshape
+    if memory is None:
+        whole = make(base._value, base._aval)
+        whole._edge, whole._slot = base._edge, base._slot
+        memory = TracedMemory(whole)
+        memory.add(base, ())
+    memory.add(view, path)
+
+
+def writable(tensor: Tensor) -> str | None:
+    """Why a traced tensor cannot be written; None if it can."""
+    memory: TracedMemory | None = tensor._memory
+    if memory is None:
+        return None
+    if memory.whole is None:
+        return "captured"
+    seen = follow(np.empty(memory.whole.shape, memory.whole.dtype), tensor._path)
+    if seen.size and any(s == 0 and n > 1 for s, n in zip(seen.strides, seen.shape, strict=True)):
+        return "broadcast"
+    return None if seen.flags.writeable else "read-only"
+
+
+def is_part(value: Tensor, target: Tensor, step: tuple[Any, tuple[tuple[str, Any], ...]]) -> bool:
+    """Whether a traced value is that view of the target itself: it is there already."""
+    return value._memory is not None and value._memory is target._memory and value._path == (*target._path, step)
+
+
+def write_traced(target: Tensor, value: Tensor) -> None:
+    """Write a value of its shape and dtype through a tensor that shares a cell."""
+    memory = target._memory
+    members = [t for r in memory.members if (t := r()) is not None]
+    whole = memory.whole
+    for member in members:
+        if not member._path:  # the history of the base may have been cut meanwhile
+            whole._edge, whole._slot = member._edge, member._slot
+    places = tuple(step for step in target._path if step[0] is not stop_gradient_view)
+    cut = len(places) < len(target._path) or not grad_mode.get()  # values change, but nobody's history
+    written = overwrite(whole, value, chain=places) if places else value
+    new = make(written._value, written._aval)
+    source = whole if cut else written
+    new._edge, new._slot = source._edge, source._slot
+    memory.whole = new
+    for member in members:
+        seen = follow(new, member._path)
+        member._value, member._aval = seen._value, seen._aval
+        if not cut and stop_gradient_view not in [step[0] for step in member._path]:
+            member._set_edge(seen._edge, seen._slot)
