@@ -76,6 +76,12 @@ UNARY: dict[str, Any] = {
     "negative": (jg.negative, np.negative, lambda v: -np.ones_like(v)),
 }
 BINARY = ["+", "-", "*"]
+
+
+def among(items: list[Any], index: int) -> Any:
+    return items[index // 16 % len(items)]
+
+
 small = st.integers(0, 1 << 16)
 values = st.sampled_from([-1.5, -0.5, 0.0, 0.25, 1.0, 2.0])
 
@@ -104,6 +110,7 @@ class Programs(RuleBasedStateMachine):
         self.exports: list[tuple[Array, Dual, bool]] = []
         self.leaves: list[tuple[jg.Tensor, slice]] = []
         self.token: Any = None
+        self.steps_without = 0  # since no_grad began
         self.used = 0
 
     def teardown(self) -> None:
@@ -117,12 +124,14 @@ class Programs(RuleBasedStateMachine):
     # ------------------------------------------------------------------ helpers
 
     def pick(self, index: int) -> tuple[jg.Tensor, Dual]:
-        return self.items[index % len(self.items)]
+        """Something to compute with; mostly what is tracked."""
+        tracked = [item for item in self.items if item[0].requires_grad]
+        return among(self.items if index % 4 == 0 or not tracked else tracked, index)
 
     def target(self, index: int) -> tuple[jg.Tensor, Dual]:
-        """Something to write to; mostly what may be written."""
-        free = [item for item in self.items if not item[1].leaf]
-        return self.pick(index) if index % 8 == 0 or not free else free[index % len(free)]
+        """Something to write to; mostly what is tracked and may be written."""
+        free = [item for item in self.items if not item[1].leaf and (index % 4 == 0 or item[0].requires_grad)]
+        return among(self.items if index % 16 == 0 or not free else free, index)
 
     def add(self, tensor: jg.Tensor, dual: Dual) -> None:
         if not grad_mode.get() and not dual.leaf:
@@ -187,6 +196,8 @@ class Programs(RuleBasedStateMachine):
     def start(self) -> None:
         self.add_leaf(np.array([0.5, -1.0, 2.0, 0.25]))
         self.add_leaf(np.array([[1.5, -0.5, 0.75], [0.0, 1.0, -2.0]]))
+        for t, d in list(self.items):
+            self.add(t.clone(), fresh(d.v, d.j))
 
     @rule(shape=st.sampled_from([(), (3,), (2, 3), (4,)]), tracked=st.booleans(), value=values)
     def create(self, shape: tuple[int, ...], tracked: bool, value: float) -> None:
@@ -464,16 +475,23 @@ class Programs(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ modes
 
-    @rule()
+    @rule(dice=st.integers(0, 3))
     @precondition(lambda self: self.token is None)
-    def enter_no_grad(self) -> None:
-        self.token = grad_mode.set(False)
+    def enter_no_grad(self, dice: int) -> None:
+        if dice == 3:
+            self.token = grad_mode.set(False)
 
     @rule()
     @precondition(lambda self: self.token is not None)
     def leave_no_grad(self) -> None:
         grad_mode.reset(self.token)
         self.token = None
+
+    @invariant()
+    def no_grad_is_short(self) -> None:
+        self.steps_without = 0 if self.token is None else self.steps_without + 1
+        if self.steps_without > 3:
+            self.leave_no_grad()
 
     # ------------------------------------------------------------------ checks
 
