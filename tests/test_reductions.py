@@ -318,14 +318,14 @@ def test_second_derivative_of_a_deviation_of_zero_is_not_a_guess() -> None:
 with_zeros = hnp.arrays(
     np.float64,
     hnp.array_shapes(max_dims=3, max_side=4),
-    elements=st.sampled_from([0.0, 0.0, 1.0, -2.0, 0.5, 3.0]),
+    elements=st.sampled_from([0.0, 0.0, 1.0, -2.0, 0.5, 4.0]),
 )
 
 
 @settings(max_examples=60)
 @given(with_zeros, st.data())
 def test_products_are_exact_where_there_are_zeros(x: Array, data: st.DataObject) -> None:
-    """These elements multiply without rounding, so that products of all others are known exactly."""
+    """Powers of 2 multiply without rounding, so that products of all others are known exactly."""
     axis = data.draw(st.sampled_from([None, *range(x.ndim)]))
     rows = x.reshape(1, -1) if axis is None else np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
     expected = np.array([[np.prod(np.delete(row, i)) for i in range(len(row))] for row in rows])

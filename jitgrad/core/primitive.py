@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from jitgrad.core import dispatch
-from jitgrad.core.aval import ShapedArray
 from jitgrad.errors import DefinitionError
 
 __all__ = [
@@ -178,5 +177,3 @@ class Primitive:
     def __repr__(self) -> str:
         return self.name
 
-
-Avals: TypeAlias = tuple[ShapedArray, ...]

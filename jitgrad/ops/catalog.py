@@ -17,6 +17,7 @@ from jitgrad.ops import (
     joining,
     linalg,
     linalg_composites,
+    nan_statistics,
     norms,
     products,
     reduction,
@@ -36,7 +37,8 @@ __all__ = ["operations"]
 
 _MODULES: Final[tuple[ModuleType, ...]] = (
     elementwise, trigonometric, selection, comparison, special, closeness, reduction, scan, softmax, sorting, statistics,
-    shape, joining, indexing, creation, products, tensor_products, einsum, norms, linalg, linalg_composites,
+    nan_statistics, shape, joining, indexing, creation, products, tensor_products, einsum, norms, linalg,
+    linalg_composites,
 )  # fmt: skip
 
 

@@ -111,8 +111,8 @@ def place_diagonal(x, *, shape, offset, axis1, axis2):
 # --------------------------------------------------------------------------- sums
 
 
-def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """NumPy's rule: integers and booleans are summed in the platform's long, unsigned in its unsigned."""
+def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """NumPy's rule for sums and products: small integers and booleans become long ones."""
     if dtype.kind in "bi":
         return INT64
     return np.dtype(np.uint64) if dtype.kind == "u" else dtype
@@ -120,7 +120,7 @@ def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _sum_accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """float32 is summed in float64, so that a million terms keep their digits."""
-    return FLOAT64 if dtype.kind == "f" else _sum_dtype(dtype)
+    return FLOAT64 if dtype.kind == "f" else wide(dtype)
 
 
 def kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ def spread(g: Value, shape: tuple[int, ...], axes: tuple[int, ...]) -> Value:
 @reduction(
     start=lambda dtype: 0.0 if dtype.kind == "f" else 0,
     accumulator=_sum_accumulator,
-    result=_sum_dtype,
+    result=wide,
     transpose=lambda g, x, *, axes: spread(g, x.shape, axes),
 )
 def sum_over(total, x):

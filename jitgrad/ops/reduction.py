@@ -14,7 +14,7 @@ from jitgrad.errors import DtypeError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.axes import dropped_shape, extent_of, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation, reduction
-from jitgrad.ops.linear import convert, flat, kept_shape, permute, reshape_to, spread, sum_over
+from jitgrad.ops.linear import convert, flat, kept_shape, permute, reshape_to, spread, sum_over, wide
 from jitgrad.ops.recurrence import exclusive_products_vjp
 from jitgrad.ops.selection import where
 
@@ -35,7 +35,6 @@ __all__ = [
     "ptp",
     "reduction_samples",
     "sum",
-    "wide",
 ]
 
 Axis = Any
@@ -72,13 +71,6 @@ def cast(x: Value, dtype: Any, what: str) -> Value:
         return x
     made = check_dtype(dtype, what)
     return x if made == x.dtype else convert(x, dtype=made)
-
-
-def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """NumPy's rule for sums and products: small integers and booleans become long ones."""
-    if dtype.kind in "bi":
-        return INT64
-    return np.dtype(np.uint64) if dtype.kind == "u" else dtype
 
 
 # --------------------------------------------------------------------------- sum and mean

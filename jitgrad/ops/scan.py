@@ -14,9 +14,9 @@ from jitgrad.ops.axes import axis_of, index_of
 from jitgrad.ops.blocks import Call, operation
 from jitgrad.ops.comparison import not_equal
 from jitgrad.ops.elementwise import subtract
-from jitgrad.ops.linear import convert, expand, join, reshape_to, slice_view
+from jitgrad.ops.linear import convert, expand, join, reshape_to, slice_view, wide
 from jitgrad.ops.recurrence import cumulative_product, cumulative_sum_along
-from jitgrad.ops.reduction import Axis, cast, wide
+from jitgrad.ops.reduction import Axis, cast
 
 __all__ = ["cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff"]
 

@@ -403,11 +403,8 @@ def _clip(
             _refuse("np.clip", name)
     low = min if a_min is None or a_min is _NOTHING else a_min
     high = max if a_max is None or a_max is _NOTHING else a_max
-    op = public_names().get("clip")
-    if op is None:
-        raise _missing("np.clip")
     low, high = (None if v is _NOTHING else v for v in (low, high))
-    return _into(out, op.function(a, low, high), "np.clip")
+    return _into(out, public_names()["clip"].function(a, low, high), "np.clip")
 
 
 def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
