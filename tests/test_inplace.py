@@ -912,3 +912,73 @@ class TestConstantsWrittenOverAll:
         c.zero_()
         c.sum().backward()
         assert a.grad.tolist() == [0.0, 0.0]
+
+
+def _shift(x):
+    x = x * 1.0
+    x[1:] += x[:-1]
+    return x
+
+
+def _power_of_one_element(x):
+    x = x * 1.0
+    x[-1] **= 2
+    return x
+
+
+def _halves(x):
+    x = x * 1.0
+    a, b = x[:2], x[2:]
+    a *= b
+    b *= a
+    a += b
+    return x
+
+
+def _recurrence(x):
+    c = x * 1.0
+    for i in range(3):
+        c[i + 1] = c[i] * c[i + 1]
+    return c
+
+
+def _constants(x):
+    c = x * 1.0
+    c[0] = 5.0
+    c *= x
+    return c
+
+
+class TestForwardMode:
+    """Values that are overwritten and that no rule reads do not stand in the way of forward mode either."""
+
+    @pytest.mark.parametrize("function", [_shift, _power_of_one_element, _halves, _recurrence, _constants])
+    def test_tangents_and_second_derivatives(self, function):
+        x, v = np.array([0.5, 1.5, -0.7, 1.2]), np.array([1.0, -2.0, 0.5, 3.0])
+        weights = np.array([1.0, 3.0, -2.0, 0.5])
+
+        def cubes(x):
+            return (function(x) ** 3 * weights).sum()
+
+        _, tangent = jg.jvp(function, (x,), (v,))
+        h = 1e-6
+        expected = (function(x + h * v) - function(x - h * v)) / (2 * h)
+        np.testing.assert_allclose(np.asarray(tangent), expected, rtol=1e-8, atol=1e-8)
+        h = 1e-4
+        steps = h * np.eye(4)
+        hessian = [
+            [(cubes(x + a + b) - cubes(x + a - b) - cubes(x - a + b) + cubes(x - a - b)) / (4 * h * h) for b in steps]
+            for a in steps
+        ]
+        np.testing.assert_allclose(np.asarray(jg.hessian(cubes)(x)), hessian, rtol=1e-5, atol=1e-5)
+
+    def test_what_a_rule_reads_is_still_guarded(self):
+        def function(x):
+            y = x * 1.0
+            view = y[:]
+            z = jg.sin(y)
+            view *= 2.0
+            return z
+
+        with pytest.raises(InPlaceError):
+            jg.jvp(function, (np.array([1.0, 2.0]),), (np.array([1.0, 1.0]),))

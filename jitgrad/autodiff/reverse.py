@@ -56,10 +56,10 @@ def _leading(nodes: Sequence[GradNode], targets: set[Edge]) -> set[GradNode]:
 
 def check_memory(node: GradNode) -> None:
     """Raise InPlaceError where a value that a node keeps was overwritten after it was recorded."""
-    for array in node.residuals:
+    for place, array in enumerate(node.residuals):
         if isinstance(array, np.ndarray):
             write = overwritten(array, node.tick)
-            if write is not None:
+            if write is not None and place in getattr(node.recorder, "reads", (place,)):
                 raise InPlaceError(
                     f"backward of {node.name} needs a value of shape {array.shape} that was overwritten in place: it was kept "
                     f"at version {write.version - 1} of its memory or before, which is now at version {write.version}, "

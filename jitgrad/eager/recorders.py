@@ -19,7 +19,7 @@ from jitgrad.core.aval import ShapedArray, make_aval
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Constant, Graph, Variable
 from jitgrad.core.infer import infer
-from jitgrad.core.primitive import Elementwise, Linear, Partials, Primitive, Value, View
+from jitgrad.core.primitive import Custom, Elementwise, Linear, Partials, Primitive, Value, View
 from jitgrad.core.trace import trace
 from jitgrad.eager.plans import (
     Array,
@@ -174,6 +174,7 @@ class Recorder:
         "_all_traced",
         "_differential",
         "_program",
+        "_reads",
         "_traced",
         "avals",
         "fresh",
@@ -202,6 +203,7 @@ class Recorder:
         self.outputs = len(self.out_avals)
         self._differential: _Differential | None = None
         self._program: _Program | None = None
+        self._reads: tuple[int, ...] | None = None
         self.run: Callable[[GradNode, Any], Sequence[Array | None]] = self._first_run
         rule = primitive.rule
         self.masks = (isinstance(rule, Linear) and rule.holes) or (
@@ -226,6 +228,16 @@ class Recorder:
                 self._trace_rule()
             self.fresh = (False,) * len(needs)
         self.save = _saver(self.keep)
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The places in ``keep`` whose values the rule reads; the others may be overwritten."""
+        if self._reads is None:
+            if len(self.keep) == len(self.avals) + self.outputs and not isinstance(self.primitive.rule, Custom):
+                self._reads = recorder_for(self.plan, self.needs).keep
+            else:
+                self._reads = tuple(range(len(self.keep)))
+        return self._reads
 
     def _trace_rule(self) -> None:
         count = len(self.avals)
