@@ -117,6 +117,8 @@ class _Emitter:
     def bind_arguments(self) -> None:
         for k, variable in enumerate(self.graph.inputs):
             self.names[variable] = f"a{k}"
+        loops = [run for stage in self.plan.stages for run in stage if isinstance(run, Loop)]
+        self.scattered = {s.target for loop in loops for s in loop.sinks if s.kind == "scatter"}  # in memory, always
         taken: set[Variable] = set()
         self.copies: list[tuple[Buffer, Atom]] = []
         for k, atom in enumerate(self.graph.outputs):
@@ -124,7 +126,7 @@ class _Emitter:
             self.outputs.append(buffer)
             if isinstance(atom, Constant) or atom in taken or atom in self.graph.inputs:
                 self.copies.append((buffer, atom))
-            elif self.returned is None and atom.aval.ndim == 0 and atom.aval.dtype == FLOAT64:
+            elif self.returned is None and self._is_local(atom) and atom.aval.dtype == FLOAT64:
                 self.returned = k  # cheaper than an array
                 taken.add(atom)
             else:
@@ -142,7 +144,7 @@ class _Emitter:
 
     def _is_local(self, variable: Variable) -> bool:
         """Whether a value lives in a local variable: numbers need no memory."""
-        return variable.aval.ndim == 0 and variable in self.plan.producers
+        return variable.aval.ndim == 0 and variable in self.plan.producers and variable not in self.scattered
 
     def fresh(self, prefix: str = "t") -> str:
         self.counter += 1
@@ -521,7 +523,8 @@ class _Emitter:
         if out not in self.filled:
             self.filled.add(out)
             size = " * ".join(n for n in self.extents.shape(out) if n != "1") or "1"
-            before += [f"for j in range({size}):", f"    store({name}, j, 0.0)"]
+            zero = literal(out.aval.dtype.type(0), out.aval.dtype)
+            before += [f"for j in range({size}):", f"    store({name}, j, {zero})"]
         if node.primitive is place:
             where = self._own_position(out, self._sliced_index(out, node.params["index"], index))
             if not sink.adds:
@@ -602,6 +605,8 @@ class _Emitter:
         self.memo, self.body, self.flat = {}, [], False
         if isinstance(atom, Constant) and atom.is_literal:
             return [f"store({buffer.name}, 0, {self.number(atom.value.item(), atom.aval.dtype)})"]
+        if atom in self.locals:
+            return [f"store({buffer.name}, 0, {self.locals[atom]})"]
         self._must_be_named(atom)
         size = " * ".join(n for n in self.extents.shape(atom) if n != "1") or "1"
         return [f"for j in range({size}):", f"    store({buffer.name}, j, load({self.names[atom]}, j))"]

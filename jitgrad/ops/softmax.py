@@ -47,7 +47,7 @@ def _softmax_expression(x, *, axes, nothing):
     top = _top(x, axes)
     if top is None:
         return None
-    weights = where(top == np.inf, where(x == top, 1.0, 0.0), exp(x - top))
+    weights = where(top == np.inf, convert(x == top, dtype=x.dtype), exp(x - top))
     shares = weights * spread(1.0 / sum_over(weights, axes=axes), x.shape, axes)
     return where(top == -np.inf, float("nan") if nothing is None else nothing, shares)
 
