@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from strategies import kernels
 
 import jitgrad as jg
-from jitgrad.autodiff import batching
 from jitgrad.ops.catalog import operations
 
 Array = np.ndarray[Any, Any]

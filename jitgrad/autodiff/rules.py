@@ -167,8 +167,9 @@ def jvp(
             linear = range(len(inputs)) if argnums is None else argnums
             if all(tangents[i] is None for i in linear):
                 return None
+            given = next(t for t in tangents if t is not None)
             moved = [
-                (_zeros_like(x) if tangents[i] is None else tangents[i]) if i in linear else x
+                (_zeros_like(x, given) if tangents[i] is None else tangents[i]) if i in linear else x
                 for i, x in enumerate(inputs)
             ]
             return primitive(*moved, **params)
@@ -185,5 +186,6 @@ def jvp(
             return None
 
 
-def _zeros_like(x: Value) -> Value:
-    return expand(constant(0.0, x.dtype, x), shape=x.shape)
+def _zeros_like(x: Value, traced_as: Value) -> Value:
+    """Zeros of the shape of an operand, whose value need not have been kept."""
+    return expand(constant(0.0, x.dtype, traced_as), shape=x.shape)

@@ -15,7 +15,7 @@ from jitgrad.core.graph import Constant, Extent, Graph, Tracer, is_number
 from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode, in_backward
-from jitgrad.core.primitive import Elementwise, Primitive, View
+from jitgrad.core.primitive import Custom, Elementwise, Primitive, View
 from jitgrad.core.trace import atom_of, current_graph, is_tracing
 from jitgrad.eager import Plan, plan_for, recorder_for
 from jitgrad.errors import DefinitionError, DtypeError, ShapeError, user_line
@@ -252,14 +252,15 @@ def _trace(
     if type(primitive.impl) is View:
         share_traced(operands[0], results[0], (primitive, tuple(params.items())))
     if primitive.rule is not None and grad_mode.get() and any(t._edge is not None for t in operands):
-        record(plan_for(primitive, tuple([t._aval for t in operands]), params), operands, results, keep_all=True)
+        # a plan of its own: a cached one would be found again by the avals, and run
+        record(Plan(primitive, tuple([t._aval for t in operands]), params), operands, results, keep_all=True)
     return results if primitive.outputs > 1 else results[0]
 
 
 def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor], keep_all: bool = False) -> None:
     """Give the results their place in the graph, if an operand is tracked and grad mode is on.
 
-    ``keep_all``: the node keeps every operand and result (in forward mode always; of traced values, which cost nothing).
+    ``keep_all``: the node keeps every operand and result (of traced values, which cost nothing).
     """
     mode = grad_mode.get()
     if mode is True and len(operands) == 1 and not keep_all:
@@ -280,7 +281,8 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor], ke
     if not any(r._aval.dtype.kind == "f" for r in results):
         _explain(results, f"nondiff:{primitive.name}")
         return
-    recorder = recorder_for(plan, needs, keep_all or mode == FORWARD)
+    # a tangent reads the values that a cotangent reads, unless the two have rules of their own
+    recorder = recorder_for(plan, needs, keep_all or (mode == FORWARD and isinstance(primitive.rule, Custom)))
     count = len(operands)
     residuals = tuple([kept(operands[i] if i < count else results[i - count]) for i in recorder.keep])
     edges = tuple([operands[i]._edge for i in needs])

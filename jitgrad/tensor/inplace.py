@@ -33,7 +33,16 @@ from jitgrad.ops.linear import (
     to_numpy_index,
 )
 from jitgrad.tensor.engine import as_tensor
-from jitgrad.tensor.storage import aliased, history_edge, is_held, new_node, rebase, storage_of, views_a_leaf
+from jitgrad.tensor.storage import (
+    aliased,
+    history_edge,
+    is_held,
+    new_node,
+    own_memory,
+    rebase,
+    storage_of,
+    views_a_leaf,
+)
 from jitgrad.tensor.tensor import Tensor, make
 from jitgrad.tensor.traced_memory import is_part, writable, write_traced
 
@@ -62,7 +71,10 @@ def _check_target(target: Tensor, operation: str) -> None:
     if isinstance(array, np.ndarray):
         if array.size and any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
             raise _broadcast(operation)
-        if not array.flags.writeable:
+        storage = target._storage
+        if storage is not None and storage.borrowed:
+            own_memory(storage)
+        elif not array.flags.writeable and not target._borrowed:
             raise _read_only(operation)
 
 
@@ -148,6 +160,7 @@ def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -
             data = np.array(data, order="C")
         target._value = data
         target._aval = aval_of(data)
+        target._borrowed = False
         _finish(target, operation, None)
     if grad_mode.get():
         rebase(target, edge, slot)
@@ -199,9 +212,10 @@ def _make_room(target: Tensor) -> bool:
     Whether the write must be logged."""
     if aliased(target):
         return True
-    if is_held(target):
+    if target._borrowed or is_held(target):
         target._value = np.array(target._value, order="C")
         target._aval = aval_of(target._value)
+        target._borrowed = False
     return False
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.core.aval import ShapedArray
@@ -32,6 +33,7 @@ __all__ = [
     "is_held",
     "link_view",
     "new_node",
+    "own_memory",
     "rebase",
     "share_memory",
     "storage_of",
@@ -65,11 +67,12 @@ class _Members:
 class Storage:
     """The tensors on one piece of memory, and how often it was written."""
 
-    __slots__ = ("_exports", "foreign", "members", "version")
+    __slots__ = ("_exports", "borrowed", "foreign", "members", "version")
 
     def __init__(self) -> None:
         self.members = _Members()
         self.foreign = False  # the memory was NumPy's, or another library's, before
+        self.borrowed = False  # the memory belongs to the caller of a transform, who must not see writes
         self.version = 0
         self._exports: list[weakref.ref[Exported]] = []
 
@@ -107,6 +110,7 @@ def storage_of(tensor: Tensor) -> Storage:
     storage: Storage | None = tensor._storage
     if storage is None:
         storage = tensor._storage = Storage()
+        storage.borrowed = tensor._borrowed
         storage.members.add(tensor)
     return storage
 
@@ -118,6 +122,24 @@ def share_memory(tensor: Tensor, alias: Tensor) -> None:
         storage = storage_of(tensor)
     alias._storage = storage
     storage.members.add(alias)
+
+
+def own_memory(storage: Storage) -> None:
+    """Before the first write to borrowed memory: every tensor on it moves to a copy, where they alias as before."""
+    storage.borrowed = False
+    members = [m for m in storage.members.alive() if isinstance(m._value, np.ndarray)]
+    bounds = [byte_bounds(m._value) for m in members]
+    low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
+    buffer = np.empty(high - low, np.uint8)
+    arrays = [m._value for m in members]
+    copies = [
+        np.ndarray(a.shape, a.dtype, buffer, a.__array_interface__["data"][0] - low, a.strides) if a.size else a.copy()
+        for a in arrays
+    ]
+    for member, array, copy in zip(members, arrays, copies, strict=True):
+        copy[...] = array
+        member._value = copy
+        member._borrowed = False
 
 
 def link_view(base: Tensor, view: Tensor, step: tuple[Any, tuple[tuple[str, Any], ...]]) -> None:

@@ -56,6 +56,7 @@ class Tensor:
     _path: tuple[Any, ...] = ()  # and which part of it this one sees
     _origin: str | None = None  # why it is untracked, where that is known
     _weak: bool = False  # stands for a Python number, which does not decide the dtype of a result
+    _borrowed: bool = False  # its memory is the caller's: a write must not go there
     _no_grad_view: bool = False  # a view made under no_grad: its base does not follow its history
     _over_leaf: bool = False  # a view of a view that is a leaf and requires grad, though its base does not
 

@@ -21,7 +21,7 @@ from jitgrad.core.graph import Atom, Constant, Graph, Tracer, Variable
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import grad_mode, transforming
 from jitgrad.core.trace import atom_of
-from jitgrad.errors import ArgumentError, LeakedTracerError, ShapeError, TracedValueError, UnsupportedError
+from jitgrad.errors import ArgumentError, LeakedTracerError, ShapeError, TracedValueError, UnsupportedError, user_line
 from jitgrad.ops.linear import copy_of, expand, permute, slice_view, stack_values
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.tensor import make
@@ -41,11 +41,16 @@ class _ElementGraph(Graph):
     def __init__(self) -> None:
         super().__init__("vmap", depth=_deeper())
         self.modes: list[Any] = []
-        self.captured: dict[Variable, Tensor] = {}
+        self.outside: dict[Variable, Tensor] = {}
         self._seen: dict[Any, Variable] = {}
 
     def add(self, primitive: Any, inputs: tuple[Atom, ...], *args: Any, **kwargs: Any) -> list[Tracer]:
         """Append a node."""
+        if self.closed:
+            raise LeakedTracerError(
+                f"{primitive.name} at {user_line()}: a value of a function under vmap was used after the call; return it instead "
+                "of storing it"
+            )
         atoms = tuple([self._frozen(a) if isinstance(a, Constant) else a for a in inputs])
         made = super().add(primitive, atoms, *args, **kwargs)
         self.modes.append(grad_mode.get())
@@ -57,6 +62,10 @@ class _ElementGraph(Graph):
             return super().capture(tracer, source)
         return self._input((tracer.variable, source._edge, source._slot), source)
 
+    def forget(self) -> None:
+        """Let go of everything: recorded nodes hold tracers, which hold this graph."""
+        self.nodes, self.modes, self.outside, self._seen = [], [], {}, {}
+
     def _frozen(self, constant: Constant) -> Atom:
         if constant.source is None or (constant.is_literal and constant.source._edge is None):
             return constant
@@ -67,7 +76,7 @@ class _ElementGraph(Graph):
         found = self._seen.get(key)
         if found is None:
             found = self._seen[key] = Variable(ShapedArray(source.shape, source.dtype, True))
-            frozen = self.captured[found] = make(source._value, source._aval)
+            frozen = self.outside[found] = make(source._value, source._aval)
             frozen._edge, frozen._slot = source._edge, source._slot
         return found
 
@@ -203,12 +212,14 @@ def _at_once(function: Callable[..., Any], mapped: _Mapped) -> tuple[list[Batche
         graph.closed = True
         for recorder in inputs:
             recorder.open = False
-    known.update({variable: Batched(value, False) for variable, value in graph.captured.items()})
-    results = run_batched(graph.nodes, graph.modes, outputs, known)
-    given = (*mapped.leaves, *graph.captured.values())
-    outside = {id(owner(x._value)) for x in given if isinstance(x, Tensor) and not x.is_traced}
+    outside = list(graph.outside.values())
+    known.update({variable: Batched(value, False) for variable, value in graph.outside.items()})
+    nodes, modes = graph.nodes, graph.modes
+    graph.forget()
+    results = run_batched(nodes, modes, outputs, known)
+    memory = {id(owner(x._value)) for x in (*mapped.leaves, *outside) if isinstance(x, Tensor) and not x.is_traced}
     for result in results:
-        if not result.value.is_traced and id(owner(result.value._value)) in outside:
+        if not result.value.is_traced and id(owner(result.value._value)) in memory:
             result.value = copy_of(result.value)  # results share no memory with what came in
     return results, structure
 

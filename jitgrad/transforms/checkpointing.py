@@ -145,6 +145,7 @@ class _Recording:
         entries = iter(self.passages)
         for i, array in arrays.items():
             given[i] = make(array, aval_of(array))
+            given[i]._borrowed = True
             if i in moving:
                 given[i]._edge = next(entries)
         inside = transforming.set(True)
@@ -207,7 +208,9 @@ class _Recording:
             found.append((tuple(r.shape), r.dtype, float(total), float(size)))
         for node in self.nodes:
             keep = getattr(node.recorder, "keep", ())
-            edges = dict(zip(node.recorder.needs, node.edges or (), strict=True)) if keep else {}
+            if len(keep) != len(node.residuals) or not keep:
+                continue  # a call, or a write
+            edges = dict(zip(node.recorder.needs, node.edges or (), strict=True))
             for i, array in zip(keep, node.residuals, strict=True):
                 if i < len(node.recorder.avals) and not self.is_inner(edges.get(i)):
                     found.append(crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data))

@@ -82,12 +82,16 @@ def checked_tangents(tangents: Any, inputs: Inputs, structures: Sequence[Structu
 def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """The value of a function at ``primals``, and its derivative in the direction ``tangents`` (Jacobian times vector).
 
-    Raises NotDifferentiableError, with its name, for an operation that has no forward rule.
+    Raises NotDifferentiableError, with its name, for an operation that has no forward rule; ArgumentError or ShapeError
+    where the tangents are not like the primals.
 
     >>> import numpy as np, jitgrad as jg
     >>> jg.jvp(lambda x: x * x, (np.array([1.0, 2.0]),), (np.array([1.0, 10.0]),))
     (array([1., 4.]), array([ 2., 40.]))
     """
+    for given, what in ((primals, "primals"), (tangents, "tangents")):
+        if not isinstance(given, tuple | list):
+            raise ArgumentError(f"jvp: {what} must be a tuple, one for each argument, not {type(given).__name__}")
     value, push = _linearize(function, tuple(primals), "jvp")
     return value, push(*tangents)
 

@@ -18,8 +18,9 @@ from jitgrad.autodiff.node import GradNode
 from jitgrad.autodiff.reverse import reachable
 from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, is_float
 from jitgrad.core.dispatch import constant
+from jitgrad.core.trace import current_graph
 from jitgrad.errors import ArgumentError, DtypeError, UnsupportedError
-from jitgrad.ops.linear import convert, expand
+from jitgrad.ops.linear import convert, copy_of, expand
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.trees import Structure, flatten, is_leaf, map_leaves
@@ -59,17 +60,26 @@ def _input(value: Tensor) -> Tensor:
     node = GradNode(
         InputRecorder(value._aval), () if edge is None else (edge,), (), (value._slot,) if value._slot else None
     )
-    made = make(value._value, value._aval)
+    made = _borrowing(value)
     made._edge = node
+    return made
+
+
+def _borrowing(value: Tensor) -> Tensor:
+    """The value as a tensor of its own, untracked, which moves to a copy before it is written."""
+    if current_graph() is not None and not value.is_traced:
+        value = copy_of(value.detach())  # writes have to be part of the trace
+    made = make(value._value, value._aval)
+    made._borrowed = True
     return made
 
 
 def private(leaf: Any) -> Any:
     """An argument that is not differentiated: arrays become private tensors, still linked to the caller's graph."""
     if isinstance(leaf, np.ndarray):
-        return as_tensor(leaf)
+        return _borrowing(as_tensor(leaf))
     if isinstance(leaf, Tensor):
-        return make(leaf._value, leaf._aval) if leaf._edge is None else _input(leaf)
+        return _borrowing(leaf) if leaf._edge is None else _input(leaf)
     return leaf
 
 
