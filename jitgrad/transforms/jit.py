@@ -109,7 +109,7 @@ class JitFunction:
         if tracked:
             tensors = self._record(arguments, compiled, results)
             return _rebuilt(compiled, tensors)
-        if arguments.has_tensors:
+        if arguments.has_tensors or compiled.tracked:
             return _rebuilt(compiled, [make(r, aval_of(r)) for r in results])
         return _rebuilt(compiled, [_plain(r) for r in results])
 
@@ -168,9 +168,9 @@ class JitFunction:
         dynamic: list[Any] = []
         count = len(args)
         positions = {p % count if count and p < 0 else p for p in self._static_positions}
+        positions |= {i for i, name in enumerate(self._parameters[:count]) if name in self._static_names}
         for i, a in enumerate(args):
             (static if i in positions else dynamic).append(a)
-        positions |= {i for i, name in enumerate(self._parameters[:count]) if name in self._static_names}
         names = sorted(kwargs)
         for name in names:
             (static if name in self._static_names else dynamic).append(kwargs[name])
