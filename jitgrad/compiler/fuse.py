@@ -54,11 +54,11 @@ def can_fuse(node: Node) -> bool:
         return True
     if isinstance(primitive.impl, Reduce):
         return not primitive.impl.needs_elements or node.inputs[0].aval.size > 0
-    if primitive in (place, join, scatter_add):
+    if primitive is scatter_add:
         return node.outputs[0].aval.dtype.kind == "f"
     if primitive in CALLS:
         return all(a.aval.ndim <= 2 and a.aval.dtype.kind == "f" for a in node.inputs)
-    return primitive in INDEXED or primitive in (gather, vector_dot, vector_outer)
+    return primitive in INDEXED or primitive in (place, join, gather, vector_dot, vector_outer)
 
 
 @dataclass(eq=False)

@@ -29,9 +29,13 @@ from jitgrad.errors import UnsupportedError
 __all__ = ["Program", "Traced", "numba_program"]
 
 Shapes = tuple[tuple[int, ...], ...]
-_UNIT: Final = 5040  # extents to try are multiples of it, so that they can be split
-_FACTORS: Final = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179)
-_MOST_FREE: Final = 5  # extents that may differ; with more, only the traced ones are taken
+_UNITS: Final = {1: 5040, 2: 60, 3: 2, 4: 1}
+"""For so many free extents, those to try are primes times this: unlike other numbers of a program, to be split without a
+rest where few are free, and with products that fit in an address space. With more free extents only the traced ones do."""
+_PRIMES: Final = (
+    dict.fromkeys((5040, 60, 2), (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157))
+    | {1: (29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)}
+)  # fmt: skip
 
 
 @dataclass
@@ -226,8 +230,9 @@ def _generalized(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, f
     for s in own:
         if s not in solved:
             free.append(s)
-            solved = rules.solve({**settled, **{f: _UNIT * _FACTORS[i % 16] for i, f in enumerate(free)}})
-    if not free or len(free) > _MOST_FREE:
+            solved = rules.solve({**settled, **{f: 1000 + 7 * i for i, f in enumerate(free)}})
+    count = len(free)
+    if count not in _UNITS:
         return None
 
     def extents_for(chosen: Sequence[int]) -> Shapes:
@@ -241,11 +246,10 @@ def _generalized(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, f
             return None
         return made if made.traced.form == first.traced.form else None
 
-    count = len(free)
-    tries = [
-        [_UNIT * _FACTORS[(r * count + i) % 16] * (1 + (r * count + i) // 16) for i in range(count)] for r in range(3)
-    ]
-    tries.append([5041 + 2 * 131 * (i + 1) for i in range(count)])  # odd
+    unit = _UNITS[count]
+    primes = iter(_PRIMES[unit])
+    tries = [[unit * next(primes) for _ in free] for _ in range(3)]
+    tries.append([unit * next(primes) + 1 for _ in free])  # odd where the others are even
     base = attempt(tries[0])
     others = [t for t in (attempt(c) for c in tries[1:]) if t is not None]
     if base is None or base.shapes is None or len(others) < 2 or not _same_steps(first, base):

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from jitgrad.core import blas_form, scalar
-from jitgrad.errors import DtypeError, GraphError
+from jitgrad.errors import DtypeError, GraphError, UnsupportedError
 from jitgrad.kernels.python_form import typed
 
-__all__ = ["make_dispatcher"]
+__all__ = ["make_callback", "make_dispatcher"]
 
 _DTYPES = ("bool", "float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64)))
 
@@ -68,3 +68,8 @@ def make_dispatcher(
             return function(*args)
 
     return run
+
+
+def make_callback(name: str, source: str, function: Any, signature: tuple[str, ...]) -> Any:
+    """C code cannot call the interpreter here: raises UnsupportedError."""
+    raise UnsupportedError(f"{name}: C functions need compiled kernels (JITGRAD_KERNELS=compiled)")

@@ -287,8 +287,9 @@ class JitFunction:
           null pointer leaves a result out.
         - With ``user_data`` a ``void*`` comes last, and is ignored.
 
-        So the value and gradient of a vector is ``double f(int n, double* x, double* grad)``. C has no exceptions: where
-        extents do not fit, everything that is written or returned is NaN (0 for integers).
+        So the value and gradient of a vector is ``double f(int n, double* x, double* grad)``. Booleans are bytes, ints
+        ``int64_t``. C has no exceptions: where extents do not fit, the returned number and the arrays of the extents of
+        arguments are NaN (0 for integers), and other arrays are not written.
         """
         return numba_callback(self, self._bind(args, {}), freeze, user_data)
 

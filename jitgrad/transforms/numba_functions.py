@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from jitgrad.compiler.interop import Program, Traced, numba_program
+from jitgrad.core.aval import BOOL
 from jitgrad.core.graph import Constant, Graph
 from jitgrad.core.trace import same_bytes
 from jitgrad.errors import UnsupportedError
@@ -22,8 +23,9 @@ from jitgrad.transforms.trees import Structure
 __all__ = ["numba_callback", "numba_function"]
 
 _OURS = re.compile(
-    r"(of_)?(a|b|c|n|out|tmp|captured|argument|kernel|np|max|min|float|never_cache|slice_\w+|\w+_buffer)\d*"
+    r"(a|c|n|out|tmp|captured|argument)\d+|kernel|np|max|min|float64|never_cache|slice_start|slice_extent"
 )
+"""Names that the source of a function uses itself."""
 
 
 class _Bound(Protocol):
@@ -200,6 +202,11 @@ def numba_callback(owner: _Jitted, arguments: _Bound, freeze: bool, user_data: b
     return found
 
 
+def _c_name(dtype: np.dtype[Any]) -> str:
+    """The C type of an element; booleans are bytes."""
+    return "uint8" if dtype == BOOL else dtype.name
+
+
 def _callback_source(
     name: str, arguments: _Bound, program: Program, leaves: list[Any], user_data: bool
 ) -> tuple[str, tuple[str, ...]]:
@@ -210,15 +217,24 @@ def _callback_source(
     def size(symbols: Sequence[str], traced: Sequence[int]) -> list[str]:
         return ["n" if s == extent and s != "1" else str(int(n)) for s, n in zip(symbols, traced, strict=True)]
 
+    given_extents = {s for row in program.axes for s in row}
+    definitions = dict(program.definitions)
+
+    def known(symbol: str) -> bool:
+        """Whether the caller must have made room for this extent, even where the shapes do not fit."""
+        return symbol == "1" or symbol in given_extents or definitions[symbol].isdigit()
+
     names, types = (["n"], ["int"]) if first is not None else ([], [])
     given = []
     for k, t in enumerate(tensors):
         names.append(f"x{k}")
-        types.append(f"{t.dtype.name}*" if t.ndim else t.dtype.name)
+        types.append(_c_name(t.dtype) + "*" * (t.ndim > 0))
         shape = size(program.axes[k], t.shape)
         if k == first:
             shape[0] = "n"
-        given.append(f"carray(x{k}, ({', '.join(shape)},))" if t.ndim else f"x{k}")
+        as_bool = ".view(np.bool_)" if t.dtype == BOOL else ""
+        number = f"x{k} != 0" if t.dtype == BOOL else f"x{k}"
+        given.append(f"carray(x{k}, ({', '.join(shape)},)){as_bool}" if t.ndim else number)
     outputs = iter(zip(program.emitted.outputs, program.emitted.shapes, program.output_extents, strict=False))
     returned, lines, failed = None, [], []
     result = "void"
@@ -227,14 +243,14 @@ def _callback_source(
             buffer, symbols, traced = next(outputs)
             dtype, shape = buffer.dtype, size(symbols, traced)
         else:
-            dtype, shape = np.dtype(type(leaf)), []
-        bad = "np.nan" if dtype.kind == "f" else "False" if dtype.kind == "b" else "0"
+            dtype, shape, symbols = np.dtype(type(leaf)), [], ()
+        bad = "np.nan" if dtype.kind == "f" else "0"
         if returned is None and not shape:
-            returned, result = r, dtype.name
+            returned, result = r, _c_name(dtype)
             value = bad
             continue
         names.append(f"y{r}")
-        types.append(f"{dtype.name}*")
+        types.append(f"{_c_name(dtype)}*")
         total = " * ".join(shape) or "1"
         lines.append(f"if not is_null(y{r}):")
         if shape:
@@ -242,7 +258,8 @@ def _callback_source(
             lines.append(f"        y{r}[i] = flat{r}[i]")
         else:
             lines.append(f"    y{r}[0] = results[{r}]")
-        failed += [f"if not is_null(y{r}):", f"    for i in range({total}):", f"        y{r}[i] = {bad}"]
+        if all(map(known, symbols)):
+            failed += [f"if not is_null(y{r}):", f"    for i in range({total}):", f"        y{r}[i] = {bad}"]
     if user_data:
         names.append("user_data")
         types.append("void*")
