@@ -114,7 +114,10 @@ def _through_partial(
         chosen = own_mask(out, *inputs)
         if mask is not None:
             chosen = chosen & mask.get()
-        return where(chosen, cotangent, 0.0), Mask(lambda: chosen)
+        # a condition that was broadcast: what moves the cotangent on will move a mask of its shape
+        return where(chosen, cotangent, 0.0), Mask(
+            lambda: chosen if chosen.shape == g.shape else expand(chosen, shape=g.shape)
+        )
     if mask is not None and not is_plain(slope):
         cotangent = where(mask.get(), cotangent, 0.0)
     return cotangent, mask
