@@ -504,3 +504,31 @@ def test_structural_zeros_intersect_where_cotangents_add_up(mode: str) -> None:
         assert x.grad is not None
         # the first element is left out by both, the second only by where
         assert x.grad.tolist() == [0.0, np.inf, 0.5]
+
+
+# --------------------------------------------------------------------------------------------- found before
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("mode", ["python", "compiled"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        lambda r: r.reshape((3,)),
+        lambda r: r.reshape((1, 3))[0],
+        lambda r: jg.flip(r, axis=0),
+        lambda r: r[np.array([0, 1, 2])],
+        lambda r: jg.stack([r[0], r[1], r[2]]),
+    ],
+    ids=["reshape", "slice", "flip", "gather", "stack"],
+)
+def test_the_mask_of_a_condition_that_is_broadcast_has_the_shape_of_the_cotangent(
+    before: Callable[[Any], Any], mode: str, create_graph: bool
+) -> None:
+    with kernels(mode):
+        for condition, slope in ((True, 0.25), (False, 0.0)):
+            x = jg.tensor([4.0, 4.0, 4.0], requires_grad=True)
+            jg.where(np.array(condition), before(jg.sqrt(x)), 1.0).sum().backward(create_graph=create_graph)
+            assert x.grad is not None
+            assert x.grad.tolist() == [slope] * 3
+            x.grad = None
