@@ -1,7 +1,8 @@
 """Loop emission: from an elementwise graph, or a reduction step, to the readable source of a kernel.
 
 Arguments of these kernels are buffers: any rank, read through ``load``, ``store`` and ``size``, so that one contiguous
-and one strided form an operation and dtype are enough. The layouts of the operands, one letter each:
+and one strided form an operation and dtype are enough; operands of one element have a form of their own, which keeps the
+loop contiguous. The layouts of the operands, one letter each:
 
 - ``c``: C-contiguous, of the shape of the result;
 - ``b``: one element for all;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
@@ -115,6 +114,12 @@ class Operation(Generic[P, R]):
         return f"<operation {self.name}>"
 
 
+def _parameters(body: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of the operands (``inspect.signature`` for every operation would be a tenth of the import)."""
+    code = body.__code__
+    return code.co_varnames[: code.co_argcount]
+
+
 def _named(primitive: Primitive, body: Callable[..., Any]) -> Callable[..., Any]:
     """The public function of an elementwise primitive, with the signature of its body."""
 
@@ -123,12 +128,12 @@ def _named(primitive: Primitive, body: Callable[..., Any]) -> Callable[..., Any]
             raise TypeError(f"{primitive.name}() takes {count} arguments ({', '.join(names)}), not {len(args)}")
         return primitive(*args)
 
-    names = list(inspect.signature(body).parameters)
+    names = _parameters(body)
     count = len(names)
     function.__name__ = function.__qualname__ = body.__name__
     function.__doc__ = body.__doc__
     function.__module__ = body.__module__
-    function.__signature__ = inspect.signature(body)  # type: ignore[attr-defined]
+    function.__wrapped__ = body  # type: ignore[attr-defined]  # where inspect finds the signature
     return function
 
 
@@ -158,7 +163,7 @@ def elementwise(
 
     def decorate(body: Callable[..., Any]) -> Operation[..., Any]:
         name = body.__name__
-        arity = len(inspect.signature(body).parameters)
+        arity = len(_parameters(body))
         if (partials is None and masks is None) != nondiff:
             raise DefinitionError(f"{name}: give its partials, or say nondiff=True")
         rule = None
