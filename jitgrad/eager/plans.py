@@ -82,6 +82,13 @@ class Plan:
             case Host(run=run_host):
                 self.run = functools.partial(run_host, **params) if params else run_host
 
+    @classmethod
+    def of_traced(cls, primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Plan:
+        """A plan that is never run, only recorded with; it is not kept, so it must not be part of a cycle."""
+        made = cls.__new__(cls)
+        made.primitive, made.avals, made.params, made.recorders = primitive, avals, params, {}
+        return made
+
     def _plan_elementwise(self) -> None:
         (aval,) = infer(self.primitive, self.avals, self.params)
         self.aval, self.shape, self.dtype = aval, aval.shape, aval.dtype

@@ -212,7 +212,7 @@ class Recorder:
         self.plain = False
         if keep_all:  # what the rule reads need not be known
             self.keep = tuple(range(len(plan.avals) + self.outputs))
-            self.run = self._run_values
+            self.run = _run_values
             self.fresh = (False,) * len(needs)
         elif isinstance(primitive.impl, Elementwise) and isinstance(rule, Partials):
             dtypes = tuple(a.dtype for a in plan.avals)
@@ -327,6 +327,11 @@ class Recorder:
                     value._edge, value._slot = node.edges[at], node.slots[at] if node.slots else 0
             held[i] = value
         return held[:count], held[count:]
+
+
+def _run_values(node: GradNode, g: Any) -> Sequence[Array | None]:
+    """The backward of a node that keeps everything; not a bound method, which would make its recorder a cycle."""
+    return node.recorder._run_values(node, g)  # type: ignore[no-any-return]
 
 
 def _fused_backward(recorder: Recorder, differential: _Differential) -> Callable[[GradNode, Array], Sequence[Array]]:

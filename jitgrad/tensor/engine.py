@@ -253,7 +253,9 @@ def _trace(
         share_traced(operands[0], results[0], (primitive, tuple(params.items())))
     if primitive.rule is not None and grad_mode.get() and any(t._edge is not None for t in operands):
         # a plan of its own: a cached one would be found again by the avals, and run
-        record(Plan(primitive, tuple([t._aval for t in operands]), params), operands, results, keep_all=True)
+        plan = Plan.of_traced(primitive, tuple([t._aval for t in operands]), params)
+        record(plan, operands, results, keep_all=True)
+        plan.recorders.clear()
     return results if primitive.outputs > 1 else results[0]
 
 

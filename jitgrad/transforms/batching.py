@@ -21,7 +21,15 @@ from jitgrad.core.graph import Atom, Constant, Graph, Tracer, Variable
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import grad_mode, transforming
 from jitgrad.core.trace import atom_of
-from jitgrad.errors import ArgumentError, LeakedTracerError, ShapeError, TracedValueError, UnsupportedError, user_line
+from jitgrad.errors import (
+    ArgumentError,
+    ConversionError,
+    LeakedTracerError,
+    ShapeError,
+    TracedValueError,
+    UnsupportedError,
+    user_line,
+)
 from jitgrad.ops.linear import copy_of, expand, permute, slice_view, stack_values
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.tensor import make
@@ -123,7 +131,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
         mapped = _arguments(args, kwargs, in_axes)
         try:
             results, structure = _at_once(function, mapped)
-        except (TracedValueError, LeakedTracerError, UnsupportedError) as error:
+        except (TracedValueError, ConversionError, LeakedTracerError, UnsupportedError) as error:
             if mapped.size == 0:
                 raise ArgumentError(
                     f"vmap: the shapes of the results of an empty batch are unknown, since the function cannot be traced: {error}"
