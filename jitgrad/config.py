@@ -55,18 +55,14 @@ class Settings:
     def __post_init__(self) -> None:
         where = self.cache_dir
         if where is not None and not (_is_path(where) and where.is_absolute()):
-            raise ConfigError(
-                f"cache_dir (JITGRAD_CACHE_DIR) must be an absolute pathlib.Path or None, got {where!r}"
-            )
+            raise ConfigError(f"cache_dir (JITGRAD_CACHE_DIR) must be an absolute pathlib.Path or None, got {where!r}")
         if not _is_int(self.cache_size) or self.cache_size < 0:
             raise ConfigError(
                 f"cache_size (JITGRAD_CACHE_SIZE) must be a number of bytes >= 0, got {self.cache_size!r}; "
                 "0 turns the disk cache off"
             )
         if self.kernels not in ("compiled", "python"):
-            raise ConfigError(
-                f"kernels (JITGRAD_KERNELS) must be 'compiled' or 'python', got {self.kernels!r}"
-            )
+            raise ConfigError(f"kernels (JITGRAD_KERNELS) must be 'compiled' or 'python', got {self.kernels!r}")
         if not _is_int(self.num_threads) or self.num_threads < 1:
             raise ConfigError(
                 f"num_threads (JITGRAD_NUM_THREADS) must be a whole number >= 1, got {self.num_threads!r}"
@@ -88,9 +84,7 @@ class Settings:
         if text := source.get("JITGRAD_CACHE_DIR", ""):
             found["cache_dir"] = _directory("JITGRAD_CACHE_DIR", text)
         if text := source.get("JITGRAD_CACHE_SIZE", "").strip():
-            found["cache_size"] = _whole_number(
-                "JITGRAD_CACHE_SIZE", text, "bytes, such as 1073741824 for 1 GiB"
-            )
+            found["cache_size"] = _whole_number("JITGRAD_CACHE_SIZE", text, "bytes, such as 1073741824 for 1 GiB")
         if text := source.get("JITGRAD_KERNELS", "").strip():
             found["kernels"] = text.lower()
         if text := source.get("JITGRAD_NUM_THREADS", "").strip():
@@ -118,9 +112,7 @@ def _directory(name: str, text: str) -> Path:
     try:
         return Path(os.path.abspath(Path(text).expanduser()))
     except (RuntimeError, ValueError) as error:  # unknown home directory
-        raise ConfigError(
-            f"{name}={text!r} is not a usable directory ({error}): give an absolute path"
-        ) from None
+        raise ConfigError(f"{name}={text!r} is not a usable directory ({error}): give an absolute path") from None
 
 
 _overridden: ContextVar[Settings | None] = ContextVar("jitgrad_settings", default=None)

@@ -16,9 +16,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Run named test files in this process: starting workers would take longer than they save."""
-    named = config.invocation_params.args and all(
-        Path(arg.partition("::")[0]).suffix == ".py" for arg in config.args
-    )
+    named = config.invocation_params.args and all(Path(arg.partition("::")[0]).suffix == ".py" for arg in config.args)
     return 0 if named else None
 
 

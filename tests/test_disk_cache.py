@@ -251,9 +251,7 @@ def test_round_trip(cache: DiskCache, payload: bytes) -> None:
 
 
 @given(st.binary(max_size=200), st.text("0123456789abcdef", min_size=8, max_size=128))
-def test_round_trip_of_any_key_and_payload(
-    tmp_path_factory: pytest.TempPathFactory, payload: bytes, key: str
-) -> None:
+def test_round_trip_of_any_key_and_payload(tmp_path_factory: pytest.TempPathFactory, payload: bytes, key: str) -> None:
     store = DiskCache(tmp_path_factory.getbasetemp() / "any", BIG)
     store.store(key, payload)
     assert store.load(key) == payload
@@ -511,9 +509,7 @@ def test_directory_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
-def test_read_only_directory_is_still_read(
-    cache: DiskCache, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_read_only_directory_is_still_read(cache: DiskCache, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     cache.store(KEY, b"payload")
     os.utime(entry_path(cache, KEY), (1000, 1000))  # old, so that load tries to refresh it
 
@@ -588,9 +584,7 @@ store.store({OTHER!r}, b"small")
 assert store.load({OTHER!r}) == b"small"
 assert (store.stats.stores, store.stats.errors) == (1, 1)
 """
-    subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], check=True, timeout=60, cwd=Path(__file__).parents[1]
-    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=60, cwd=Path(__file__).parents[1])
     assert [path.name for path in all_files(tmp_path)] == [f"{OTHER}.jgk"]
 
 
@@ -649,12 +643,8 @@ def test_windows_sharing_violation_is_quiet(cache: DiskCache, monkeypatch: pytes
     assert len(all_files(cache.directory)) == 1
 
 
-@pytest.mark.parametrize(
-    ("directory", "size"), [(None, BIG), (Path("x"), 0)], ids=["no directory", "no bytes"]
-)
-def test_memory_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: Path | None, size: int
-) -> None:
+@pytest.mark.parametrize(("directory", "size"), [(None, BIG), (Path("x"), 0)], ids=["no directory", "no bytes"])
+def test_memory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: Path | None, size: int) -> None:
     monkeypatch.chdir(tmp_path)
     store = DiskCache(directory, size)
     store.store(KEY, b"payload")
@@ -1041,12 +1031,8 @@ def test_environment_key_follows_cpu_and_options() -> None:
     assert len(keys) == 6
 
 
-@pytest.mark.parametrize(
-    "name", ["NUMBA_OPT", "NUMBA_BOUNDSCHECK", "NUMBA_CPU_NAME", "NUMBA_OF_A_LATER_VERSION"]
-)
-def test_environment_key_follows_variables_that_change_code(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", ["NUMBA_OPT", "NUMBA_BOUNDSCHECK", "NUMBA_CPU_NAME", "NUMBA_OF_A_LATER_VERSION"])
+def test_environment_key_follows_variables_that_change_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(name, raising=False)
     keys = [environment()]
     for value in ("0", "1"):

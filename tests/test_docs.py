@@ -59,9 +59,7 @@ def faults(text: str) -> list[str]:
     """Say where a page shows Python code in a way that would keep it from being run."""
     blocks = list(fenced_blocks(text.splitlines()))
     found = [
-        f"line {b.line}: tag the block 'python', not {b.tags[0]!r}"
-        for b in blocks
-        if b.tags and b.tags[0] in EVASIONS
+        f"line {b.line}: tag the block 'python', not {b.tags[0]!r}" for b in blocks if b.tags and b.tags[0] in EVASIONS
     ]
     found += [
         f"line {b.line}: unknown tags {b.tags[1:]}"

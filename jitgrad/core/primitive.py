@@ -176,4 +176,3 @@ class Primitive:
 
     def __repr__(self) -> str:
         return self.name
-

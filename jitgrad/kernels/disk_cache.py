@@ -457,9 +457,7 @@ def default_directory() -> Path | None:
         home = Path.home()
     except RuntimeError:
         home = None
-    platform_name: str = (
-        sys.platform
-    )  # a plain string: type checkers would skip the branches of other systems
+    platform_name: str = sys.platform  # a plain string: type checkers would skip the branches of other systems
     if platform_name == "win32":
         base = _absolute(os.environ.get("LOCALAPPDATA")) or (home and home / "AppData" / "Local")
         return base and base / "jitgrad" / "cache"
@@ -557,11 +555,7 @@ def environment_key(
 
 
 def _changes_code(variable: str) -> bool:
-    return (
-        variable.startswith("NUMBA_")
-        and variable not in _NEUTRAL
-        and not variable.startswith(_NEUTRAL_PREFIXES)
-    )
+    return variable.startswith("NUMBA_") and variable not in _NEUTRAL and not variable.startswith(_NEUTRAL_PREFIXES)
 
 
 @cache

@@ -389,6 +389,8 @@ def _percentile_reference(x: Any, q: Any, axis: Any = None, *, keepdims: bool = 
 def percentile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """``quantile(x, q / 100)``.
 
+    Derivative: as ``quantile``.
+
     >>> import jitgrad as jg
     >>> jg.percentile([1.0, 2.0, 4.0], 75)
     tensor(3.)

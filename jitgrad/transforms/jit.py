@@ -23,8 +23,8 @@ from jitgrad.core.trace import atom_of, current_graph, same_bytes, tracing_into
 from jitgrad.eager import forget_plans
 from jitgrad.errors import InPlaceError, UnsupportedError
 from jitgrad.kernels.kernel import kernel_mode
-from jitgrad.ops.elementwise import where
 from jitgrad.ops.linear import copy_of
+from jitgrad.ops.selection import where
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.engine import wrap
 from jitgrad.tensor.tensor import make
