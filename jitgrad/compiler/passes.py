@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from jitgrad.core.graph import Atom, Constant, Extent, Graph, Node, Variable
 from jitgrad.core.primitive import Elementwise, Host
 from jitgrad.core.trace import trace
-from jitgrad.eager import run
 from jitgrad.errors import DefinitionError
 from jitgrad.ops.elementwise import multiply, negative
 from jitgrad.ops.linear import convert, copy_of, expand, permute, reshape_to, stop_gradient_view
@@ -112,9 +111,18 @@ def fold_constants(graph: Graph) -> Graph:
             return None
         if not all(isinstance(a, Constant) and a.is_literal for a in node.inputs):
             return None
-        return [Constant(run(node.primitive, [a.value for a in node.inputs], node.params))]  # type: ignore[union-attr]
+        return [_computed(node, node.inputs)]
 
     return _rewritten(graph, visit)
+
+
+def _computed(node: Node, numbers: Sequence[Atom]) -> Constant:
+    """The result of an elementwise node on plain numbers, from the body itself: nothing is compiled for it."""
+    impl = node.primitive.impl
+    assert isinstance(impl, Elementwise)
+    with np.errstate(all="ignore"):
+        value = impl.body(*[a.value[()] for a in numbers])  # type: ignore[union-attr]
+        return Constant(np.asarray(value, node.outputs[0].aval.dtype))
 
 
 def _is_number(atom: Atom, value: float) -> bool:
@@ -196,8 +204,7 @@ def _compute_repeated_number(node: Node, made_by: dict[Atom, Node]) -> bool:
         shape = before.params["shape"]
     if shape is None:
         return False
-    value = run(node.primitive, [a.value for a in numbers], node.params)
-    node.primitive, node.inputs, node.params = expand, (Constant(value),), {"shape": shape}
+    node.primitive, node.inputs, node.params = expand, (_computed(node, numbers),), {"shape": shape}
     return True
 
 
@@ -208,7 +215,8 @@ def common_subexpressions(graph: Graph) -> Graph:
     def visit(node: Node) -> list[Atom] | None:
         if isinstance(node.primitive.impl, Host) and node.primitive.outputs > 1:
             return None
-        key = (node.primitive, tuple([_identity(a) for a in node.inputs]), *node.params.items())
+        params = [(k, v.hex() if type(v) is float else v) for k, v in node.params.items()]  # 0.0 is not -0.0
+        key = (node.primitive, tuple([_identity(a) for a in node.inputs]), *params)
         found = seen.setdefault(key, node.outputs)
         return None if found is node.outputs else list(found)
 
@@ -219,8 +227,3 @@ def _identity(atom: Atom) -> Any:
     if isinstance(atom, Constant) and atom.is_literal:
         return (atom.value.dtype, atom.value.tobytes())
     return id(atom.value) if isinstance(atom, Constant) else atom
-
-
-def scalar_constant(value: float, dtype: np.dtype[Any]) -> Constant:
-    """A plain number as an atom."""
-    return Constant(np.array(value, dtype))
