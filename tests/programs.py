@@ -176,7 +176,8 @@ def _step(draw: st.DrawFn, values: list[Array]) -> Step:
         fitting = [
             i
             for i, v in enumerate(values)
-            if v.ndim == x.ndim and all(m == n or k == axis for k, (m, n) in enumerate(zip(v.shape, x.shape, strict=True)))
+            if v.ndim == x.ndim
+            and all(m == n or k == axis for k, (m, n) in enumerate(zip(v.shape, x.shape, strict=True)))
         ]
         return "concat", (place, draw(st.sampled_from(fitting))), axis
     if kind == "expand":
