@@ -297,6 +297,39 @@ def test_random_programs_at_random_shapes(steps, shapes, data):
         assert "cannot be part of a Numba function" in str(error)  # noqa: PT017
 
 
+MAKE_ARRAYS = {
+    "gather",
+    "gather from the end",
+    "gather rows",
+    "joined columns",
+    "np.shape",
+    "shape turned",
+    "triangle",
+    "weights",
+}
+
+
+def test_only_arrays_need_freezing_not_numbers():
+    refused = set()
+    with config.override(kernels="python"):
+        for name, (function, shapes) in FUNCTIONS.items():
+            whole = jg.value_and_grad(function, argnums=tuple(range(len(shapes)))) if name in SCALAR else function
+            try:
+                jg.jit(whole).njit(*map(np.ones, shapes))
+            except UnsupportedError as error:
+                if "freeze=True" in str(error):
+                    refused.add(name)
+    assert refused == MAKE_ARRAYS
+
+
+def test_an_extent_is_a_weak_number_like_any_other():
+    x = np.ones(4, np.float32)
+    for function in (lambda x: x / x.shape[0], lambda x: x.shape[0] * x, lambda x: np.multiply(x, len(x))):
+        step = jg.jit(function).njit(x)
+        assert_same(step(x), function(x))
+        assert step(x).dtype == np.float32
+
+
 def test_more_free_extents_than_are_tried_keep_the_shapes_of_the_example():
     arguments = [np.ones(n) for n in (2, 3, 4, 5, 6)]
 

@@ -144,7 +144,8 @@ def _elementwise_operands(primitive: Primitive, impl: Elementwise, args: tuple[A
     """The operands in the one dtype that NumPy's promotion gives, each conversion recorded as an operation."""
     name = primitive.name
     converted: list[Any] = [
-        a if type(a) in _SCALARS else as_tensor(a, f"{name}, operand {i + 1}") for i, a in enumerate(args)
+        a if type(a) in _SCALARS else int(a) if type(a) is Extent else as_tensor(a, f"{name}, operand {i + 1}")
+        for i, a in enumerate(args)
     ]
     deciding = [
         (a.dtype if not a._weak else _WEAK[a.dtype.kind]) if isinstance(a, Tensor) else a
@@ -197,12 +198,13 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
         arrays.append(value)
         if t._edge is not None:
             tracked = True
-    if is_tracing() and arrays:
-        graph = current_graph()
-        if graph is not None and not all(map(is_number, arrays)):
-            return _trace(primitive, operands, params, graph)
+    graph = current_graph() if is_tracing() and arrays else None
+    if graph is not None and not all(map(is_number, arrays)):
+        return _trace(primitive, operands, params, graph)
     plan = plan_for(primitive, tuple([t._aval for t in operands]), params)
     found = plan.run(*arrays)
+    if graph is not None and type(found) is np.ndarray and found.ndim == 0:
+        found.flags.writeable = False  # made of numbers of the program alone: another one
     if primitive.outputs > 1:
         results = tuple([make(a, aval_of(a)) for a in found])
         if tracked:
@@ -397,6 +399,8 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
     def function(self: Tensor, other: Any) -> Any:
         if type(other) is not Tensor:
             kind = type(other)
+            if kind is Extent:  # read from a shape by the user's code: a number like any other
+                other, kind = int(other), int
             if (kind is float or kind is int) and self._aval.dtype.kind == "f":
                 other = _constant(other, self._aval.dtype)
             elif not is_operand(other):
