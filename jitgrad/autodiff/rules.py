@@ -15,7 +15,7 @@ import numpy as np
 from jitgrad.core.dispatch import constant
 from jitgrad.core.primitive import Bilinear, Custom, Linear, Partials, Primitive, Value
 from jitgrad.errors import NotDifferentiableError
-from jitgrad.ops.linear import expand, sum_to
+from jitgrad.ops.linear import convert, expand, sum_to
 from jitgrad.ops.selection import where
 
 __all__ = ["Mask", "is_plain", "jvp", "scaled", "union", "union_of_values", "vjp"]
@@ -142,7 +142,9 @@ def _through_linear(
         def compute() -> Value:
             own = mask.get() if mask is not None else expand(constant(True, np.bool_, g), shape=g.shape)
             moved = rule.transpose(own, *inputs, **params)
-            return moved if single else moved[i]
+            found = moved if single else moved[i]
+            # the transpose of a conversion gives the dtype of its operand
+            return found if found.dtype == np.bool_ else convert(found, dtype=np.dtype(np.bool_))
 
         return Mask(compute, mask.depth + 1 if mask is not None else 0)
 

@@ -216,7 +216,7 @@ class _Emitter:
             return self.locals[atom] if atom in self.locals else self.load(atom, index)
         return self.memo.get((atom, index))
 
-    def _compute(self, node: Node, index: Index) -> Generator[tuple[Atom, Index], str, str]:
+    def _compute(self, node: Node, index: Index) -> Generator[tuple[Atom, Index], Any, str]:
         """Write the lines that compute an element; yields the elements that it needs, and is sent their names."""
         primitive, params = node.primitive, node.params
         x = node.inputs[0]
@@ -246,7 +246,8 @@ class _Emitter:
             target = self.fresh()
             self.body.append(f"{target} = load({self.names[x]}, {where})")
             return target
-        return (yield x, self._source_index(node, index))
+        found: str = yield x, self._source_index(node, index)
+        return found
 
     def _must_be_named(self, atom: Atom) -> None:
         if atom not in self.names:

@@ -152,7 +152,7 @@ class JitFunction:
         text = _template(compiled.structure.unflatten([_Slot(n) for n in names]))
         if text is None:
             return
-        space = {"call": call, "plain": _plain, "general": self._general}
+        space: dict[str, Any] = {"call": call, "plain": _plain, "general": self._general}
         arguments = ", ".join(f"a{i}" for i in range(len(args)))
         lines = [f"def fast({arguments}):"]
         for i, source in enumerate(compiled.sources):
