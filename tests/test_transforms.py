@@ -14,6 +14,7 @@ import pytest
 import scipy.optimize
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import Program, programs
 from strategies import directional_derivative, examples, kernels, seeds
 
 import jitgrad as jg
@@ -683,6 +684,12 @@ class TestStructuralZeros:
         close(jg.vmap(jg.grad(f))(ZERO), [0.0, 0.5, 0.25])
         close(jg.grad(lambda x: jg.vmap(f)(x).sum())(ZERO), [0.0, 0.5, 0.25])
 
+    def test_arguments_that_do_not_move(self) -> None:
+        """A column of the Jacobian by one argument has nothing to do with the derivative by another."""
+        f = lambda x, y: np.sqrt(x).sum() + (y * y).sum()  # noqa: E731
+        for transform in (jg.jacrev, jg.jacfwd, jg.jacobian):
+            close(transform(f, (0, 1))(ZERO, X)[1], 2 * X)
+
     def test_a_real_infinity_stays(self) -> None:
         assert jg.grad(np.sqrt)(0.0) == np.inf
         assert jg.jvp(np.sqrt, (0.0,), (1.0,))[1] == np.inf
@@ -1114,3 +1121,73 @@ class TestCheckpoint:
         y.backward()
         close(leaf.grad.numpy(), 2 * X)
         assert g.item() == 1.0
+
+
+# ------------------------------------------------------------------------------------------ random programs
+
+
+def _agreement(program: Program) -> Callable[[Any, Any], None]:
+    # cotangents and tangents are rounded to float32 where the program rounds
+    tolerance = 1e-5 if any(name == "single" for name, *_ in program.steps) else 1e-9
+
+    def agree(found: Any, wanted: Any) -> None:
+        for a, b in zip(found, wanted, strict=True):
+            scale = max(1.0, float(np.nanmax(np.abs(b), initial=0.0)))
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale)
+
+    return agree
+
+
+def _numbers(program: Program) -> tuple[int, ...]:
+    return tuple(range(len(program.shapes)))
+
+
+@examples(60)
+@given(programs())
+def test_transforms_of_random_programsagree(program: Program) -> None:
+    """Programs with views, writes, detach and repeated values: every way to a gradient gives the same."""
+    agree = _agreement(program)
+    arrays = program.arrays()
+    every = _numbers(program)
+    before = [a.copy() for a in arrays]
+    gradients = jg.grad(program.scalar, every)(*arrays)
+    agree(jg.jacfwd(program.scalar, every)(*arrays), gradients)
+    agree(jg.grad(jg.checkpoint(program.scalar), every)(*arrays), gradients)
+    agree(jg.vjp(program.scalar, *arrays)[1](1.0), gradients)
+    batches = [np.stack([a, 0.5 * a]) for a in arrays]
+    halves = jg.grad(program.scalar, every)(*(0.5 * a for a in arrays))
+    rows = [np.stack(pair) for pair in zip(gradients, halves, strict=True)]
+    agree(jg.vmap(jg.grad(program.scalar, every))(*batches), rows)
+    agree(jg.grad(lambda *xs: jg.vmap(program.scalar)(*xs).sum(), every)(*batches), rows)
+    leaves = [jg.tensor(a, requires_grad=True) for a in arrays]
+    value = jg.checkpoint(lambda: program.scalar(*(x * 1.0 for x in leaves)))()
+    if value.requires_grad:
+        value.backward()
+    agree([np.zeros(x.shape) if x.grad is None else x.grad.numpy() for x in leaves], gradients)
+    for array, kept in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, kept)
+
+
+@examples(40)
+@given(programs(7))
+def test_second_derivatives_of_random_programsagree(program: Program) -> None:
+    agree = _agreement(program)
+    arrays = program.arrays()
+    directions = [np.cos(np.arange(a.size) + 1.0).reshape(a.shape) for a in arrays]
+    every = _numbers(program)
+
+    def slope(*xs: Any) -> Any:
+        gradients = jg.grad(program.scalar, every)(*xs)
+        return sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
+
+    def slope_of_checkpoint(*xs: Any) -> Any:
+        gradients = jg.grad(jg.checkpoint(program.scalar), every)(*xs)
+        return sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
+
+    reverse = jg.grad(slope, every)(*arrays)
+    forward = jg.jvp(jg.grad(program.scalar, every), arrays, directions)[1]
+    agree(forward, reverse)
+    agree(jg.grad(lambda *xs: jg.jvp(program.scalar, xs, directions)[1], every)(*arrays), reverse)
+    agree(jg.grad(slope_of_checkpoint, every)(*arrays), reverse)
+    batched = jg.vmap(jg.grad(slope, every))(*(a[None] for a in arrays))
+    agree([b[0] for b in batched], reverse)

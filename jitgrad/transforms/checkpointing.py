@@ -225,11 +225,15 @@ def _agree(a: Sequence[Any], b: Sequence[Any]) -> bool:
         if not isinstance(x, tuple) or not isinstance(y, tuple):
             same = x == y
         else:
-            tolerance = (1e-4 if x[1] == np.float32 else 1e-9) * max(x[3], y[3])
-            same = x[:2] == y[:2] and bool(np.isclose(x[2], y[2], rtol=0.0, atol=tolerance, equal_nan=True))
+            tolerance = 1e-4 if x[1] == np.float32 else 1e-9
+            same = x[:2] == y[:2] and _near(x[2], y[2], tolerance * x[3]) and _near(x[3], y[3], tolerance * x[3])
         if not same:
             return False
     return True
+
+
+def _near(x: float, y: float, tolerance: float) -> bool:
+    return x == y or (x != x and y != y) or abs(x - y) <= tolerance  # noqa: PLR0124 (NaN)
 
 
 # --------------------------------------------------------------------------- its place in the graph

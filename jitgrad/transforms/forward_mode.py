@@ -40,15 +40,17 @@ class Linearized:
         """The value at the point."""
         return self.structure.unflatten([leave(y if self.linked else y.detach(), as_tensors) for y in self.outputs])
 
-    def push(self, tangents: Sequence[Tensor]) -> list[Tensor]:
-        """The tangents of the results; zeros where they do not move."""
-        record = self.linked or any(t._edge is not None for t in tangents)
+    def push(self, tangents: Sequence[Tensor | None]) -> list[Tensor]:
+        """The tangents of the results; zeros where they do not move. None stands for an argument that does not move,
+        which contributes nothing, whatever its derivative is."""
+        given = {i: t for i, t in zip(self.inputs.targets, tangents, strict=True) if t is not None}
+        record = self.linked or any(t._edge is not None for t in given.values())
         targets = [(y._edge, y._slot) for y in self.outputs]
         in_forward = forward.set(forward.get())
         token = grad_mode.set((FORWARD if forward.get() else True) if record else False)
         try:
             tracked = [t for t in targets if t[0] is not None]
-            found = iter(push_recorded(tracked, dict(zip(self.inputs.targets, tangents, strict=True)), record))  # type: ignore[arg-type]
+            found = iter(push_recorded(tracked, given, record))  # type: ignore[arg-type]
             moved = [None if t[0] is None else next(found) for t in targets]
         finally:
             grad_mode.reset(token)

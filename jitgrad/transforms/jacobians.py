@@ -67,7 +67,7 @@ def _fwd(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], a
     for j, leaf in enumerate(inputs.leaves):
         columns = []
         for i in range(leaf.size):
-            tangents = [_one_hot(other, i) if k == j else zeros(other) for k, other in enumerate(inputs.leaves)]
+            tangents = [_one_hot(leaf, i) if k == j else None for k in range(len(inputs.leaves))]
             columns.append(linear.push(tangents))
         for block, y, k in zip(blocks, linear.outputs, range(len(blocks)), strict=True):
             block.append(_stacked([c[k] for c in columns], leaf.shape, zeros(y), False))
