@@ -3,6 +3,7 @@
 The random programs at the end are run twice: by jitgrad, and by an independent interpreter (NumPy, differences).
 """
 
+import operator
 import sys
 import tracemalloc
 
@@ -982,3 +983,57 @@ class TestForwardMode:
 
         with pytest.raises(InPlaceError):
             jg.jvp(function, (np.array([1.0, 2.0]),), (np.array([1.0, 1.0]),))
+
+
+class TestAugmentedItems:
+    """``c[i] += v`` is an ordinary update of c: Python's temporary view is no alias that has to see the write."""
+
+    def test_values_kept_for_backward_stay(self) -> None:
+        x = jg.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        c = x * 1.0
+        y = c * c
+        c[0:2] += 10.0
+        c[2] *= 3.0
+        (y.sum() + c.sum()).backward()
+        assert c.tolist() == [11.0, 12.0, 9.0]
+        assert x.grad.tolist() == [3.0, 5.0, 9.0]  # 2 x, and 1, 1, 3
+
+    def test_rows_columns_and_masks(self) -> None:
+        x = jg.tensor(np.ones((2, 3)), requires_grad=True)
+        c = x * 2.0
+        y = (c * c).sum()
+        c[1] -= 1.0
+        c[:, 2] /= 2.0
+        c[c > 1.5] += 1.0
+        (y + c.sum()).backward()
+        assert c.tolist() == [[3.0, 3.0, 1.0], [1.0, 1.0, 0.5]]
+        assert x.grad.tolist() == [[10.0, 10.0, 9.0], [10.0, 10.0, 9.0]]
+
+    def test_a_named_view_is_an_alias(self) -> None:
+        x = jg.tensor([1.0, 2.0], requires_grad=True)
+        c = x * 1.0
+        y = c * c
+        v = c[0]
+        v += 1.0
+        assert c.tolist() == [2.0, 2.0]
+        with pytest.raises(jg.errors.InPlaceError):
+            y.sum().backward()
+
+    def test_the_operator_function_writes_through(self) -> None:
+        x = jg.tensor([1.0, 2.0], requires_grad=True)
+        c = x * 1.0
+        y = c * c
+        operator.iadd(c[0:1], 1.0)
+        assert c.tolist() == [2.0, 2.0]
+        with pytest.raises(jg.errors.InPlaceError):
+            y.sum().backward()
+
+    def test_other_aliases_see_the_write(self) -> None:
+        x = jg.tensor([1.0, 2.0], requires_grad=True)
+        c = x * 1.0
+        alias = c.detach()
+        y = c * c
+        c[0] += 1.0
+        assert alias.tolist() == [2.0, 2.0]
+        with pytest.raises(jg.errors.InPlaceError):
+            y.sum().backward()

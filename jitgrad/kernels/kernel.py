@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad import config
+from jitgrad.errors import CacheWarning
 from jitgrad.kernels import disk_cache, python_form
 from jitgrad.kernels.text import function_source
 
@@ -98,8 +101,8 @@ def _compiled(name: str, source: str, signature: tuple[str, ...]) -> Callable[..
     if payload is not None:
         try:
             result = bridge.deserialize(payload)
-        except Exception:  # whatever a stale pickle raises: compile again
-            result = None
+        except Exception as error:  # whatever a stale pickle raises: compile again
+            _warn_once(f"a kernel in {cache.directory} could not be loaded ({error!r}); it is compiled again")
     if result is None:
         start = time.perf_counter()
         result = bridge.make(name, source, signature)
@@ -120,6 +123,11 @@ def interop() -> Any:
         return importlib.import_module("jitgrad.kernels.python_interop")
     _bridge()
     return importlib.import_module("jitgrad.kernels.interop")
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, CacheWarning, stacklevel=2)
 
 
 class ArrayKernel:

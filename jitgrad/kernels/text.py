@@ -10,6 +10,8 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from opcode import opmap
+from types import CodeType
 from typing import Any, Final
 
 from jitgrad.errors import DefinitionError
@@ -30,9 +32,35 @@ def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
     tree = ast.parse(text).body[0] if not text[0].isspace() else ast.parse(f"if True:\n{text}").body[0].body[0]  # type: ignore[attr-defined]
     if not isinstance(tree, ast.FunctionDef):
         raise DefinitionError(f"{function.__qualname__}: a kernel is made of a `def` function, not a lambda")
+    _check_same(function, tree)
     if tree.body and isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
         tree.body = tree.body[1:]  # the docstring
     return tree
+
+
+_ARITHMETIC: Final = frozenset(opmap[n] for n in opmap if n.startswith(("BINARY_", "COMPARE_", "UNARY_")))
+
+
+def _essence(code: CodeType) -> tuple[Any, ...]:
+    """What a code object computes: its names, constants and operators (calls are compiled in more ways than one)."""
+    steps = [pair for pair in zip(code.co_code[::2], code.co_code[1::2], strict=True) if pair[0] in _ARITHMETIC]
+    constants = [repr(c) for c in code.co_consts if not isinstance(c, CodeType)]
+    return code.co_names, code.co_varnames, constants, steps
+
+
+def _check_same(function: Callable[..., Any], definition: ast.FunctionDef) -> None:
+    """Raise unless the source is still that of the function: a file may have been edited since it was imported."""
+    bare = ast.parse("def f(): pass").body[0]
+    assert isinstance(bare, ast.FunctionDef)
+    bare.name, bare.args, bare.body = definition.name, definition.args, definition.body
+    module = compile(ast.fix_missing_locations(ast.Module([bare], [])), "<source>", "exec", dont_inherit=True)
+    code = next(c for c in module.co_consts if isinstance(c, CodeType) and c.co_name == definition.name)
+    own = function.__code__
+    if not own.co_freevars and _essence(code) != _essence(own):
+        raise DefinitionError(
+            f"{own.co_filename}:{own.co_firstlineno}: the file was edited after {function.__qualname__} was imported; "
+            "start the program again"
+        )
 
 
 class _Rename(ast.NodeTransformer):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from opcode import opmap
+from types import FrameType
 from typing import Any, Final
 
 from jitgrad.core.primitive import Elementwise
@@ -13,6 +16,7 @@ from jitgrad.ops.indexing import getitem
 from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
 from jitgrad.tensor.engine import apply, binary_function, is_operand, unary_function
 from jitgrad.tensor.inplace import assign, set_item
+from jitgrad.tensor.storage import is_held
 from jitgrad.tensor.tensor import Tensor
 
 __all__ = ["install_methods", "public_function"]
@@ -137,9 +141,31 @@ def _augmented(
         result = forward(self, other)
         if result is NotImplemented:
             return NotImplemented
+        if self._chain and is_held(self) and _is_stored_next(sys._getframe(1)):
+            return result  # `c[i] += v`: the base is written next, and may then keep its old memory for backward
         return assign(self, result, f"{symbol}=", fresh=True)
 
     return augmented
+
+
+_SKIPPED: Final = frozenset(opmap[name] for name in ("CACHE", "SWAP") if name in opmap)
+_STORES: Final = frozenset(opmap[name] for name in ("STORE_SUBSCR", "STORE_SLICE") if name in opmap)
+
+
+def _is_stored_next(frame: FrameType) -> bool:
+    """Whether the statement that runs an augmented assignment stores its result into an item: ``c[i] += v``.
+
+    Python computes it in three steps, ``t = c[i]; t += v; c[i] = t``, so that the temporary view looks like an alias
+    that somebody wants to see written. The code of the statement tells the two apart: in ``v = c[i]; v += 1`` the
+    result goes to a name.
+    """
+    code, at = frame.f_code.co_code, frame.f_lasti
+    if code[at] != opmap["BINARY_OP"]:
+        return False
+    following = at + 2
+    while following < len(code) and code[following] in _SKIPPED:
+        following += 2
+    return following < len(code) and code[following] in _STORES
 
 
 def _install_in_place(op: Operation[..., Any]) -> None:
