@@ -65,6 +65,20 @@ def part_read(x):
     return np.sum(y) / y.shape[0]
 
 
+def index_tried(x):
+    try:
+        return np.sum(x) + x[4]
+    except IndexError:
+        return np.sum(x) * 2.0
+
+
+def shapes_tried(x, y):
+    try:
+        return np.sum(x * y)
+    except ValueError:
+        return np.sum(x) * np.sum(y)
+
+
 def halves(x):
     a, b = np.split(x, 2)
     return np.sum(a * b)
@@ -108,6 +122,14 @@ FUNCTIONS = {
     "range": (loop_over_range, [(4,)]),
     "np.size": (lambda x, y: np.sum(x) * np.size(y), [(4,), (3,)]),
     "np.shape": (lambda x: np.sum(np.zeros(x.shape) + x) * np.prod(np.shape(x)), [(4, 2)]),
+    "index tried": (index_tried, [(4,)]),
+    "shapes tried": (shapes_tried, [(4,), (3,)]),
+    "sum of rows": (lambda x: sum(x) ** 2, [(4,)]),
+    "rows in a list": (lambda x: len(list(x)) * np.sum(x), [(4,)]),
+    "unpacked": (lambda x: max(np.ndim(r) + 1.0 for r in [*x]) * np.sum(x), [(4, 2)]),
+    "mapped": (lambda x: np.sum(x) * next(map(len, [x])), [(4,)]),
+    "text": (lambda x: np.sum(x) * len(f"{x.shape}"), [(9,)]),
+    "zipped": (lambda x, y: sum(a * b for a, b in zip(x, y, strict=False)), [(3,), (4,)]),
     "extent of a part": (part_read, [(4,)]),
     "first and last": (lambda x: x[0] * x[-1] + x[2] * x[-3], [(5,)]),
     "only three": (lambda x: x[0] * x[-1] + x[2] * x[-3], [(3,)]),
@@ -213,6 +235,7 @@ def test_every_shape_gives_numpys_value_or_an_error():
     # these read extents, or have no formula for what they derive from them
     assert set(rigid) <= {
         "shape turned", "shape of the transposed", "extent read", "len", "decided by extent", "rows", "range", "np.shape",
+        "index tried", "shapes tried", "sum of rows", "rows in a list", "unpacked", "mapped", "text", "zipped",
         "extent of a part", "only three", "joined columns", "squeezed", "squeezed to nothing", "padded", "broadcast",
         "broadcast to another", "halves", "thirds", "triangle", "three columns", "gather from the end", "weights",
     }  # fmt: skip

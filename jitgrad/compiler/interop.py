@@ -249,6 +249,7 @@ def _generalized(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, f
     unit = _UNITS[count]
     primes = iter(_PRIMES[unit])
     tries = [[unit * next(primes) for _ in free] for _ in range(3)]
+    tries[1].reverse()  # no extent is always the greater one
     tries.append([unit * next(primes) + 1 for _ in free])  # odd where the others are even
     base = attempt(tries[0])
     others = [t for t in (attempt(c) for c in tries[1:]) if t is not None]
@@ -263,6 +264,8 @@ def _generalized(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, f
     except NotGeneral:
         return None
     if not all(general.explains(t) for t in (base, *others)) or not general.gives(shapes, first.output_shapes()):
+        return None
+    if first.emitted.body == base.emitted.body and not general.explains(first):
         return None
     checks = list(general.checks(name))
     for k, axis in sorted(fixed):

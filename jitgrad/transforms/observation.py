@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ class Observation:
             sys.setprofile(before)
 
     def _event(self, frame: FrameType, event: str, value: Any) -> None:
-        if event != "return" or value is None or not _is_ours(frame):
+        if event != "return" or not _is_ours(frame):
             return
         name = frame.f_code.co_name
         if name == "squeeze" and frame.f_locals.get("axis", ()) is None:  # which axes it drops depends on extents
@@ -47,6 +48,8 @@ class Observation:
         caller = frame.f_back
         if caller is None or _is_ours(caller) or _module(caller).startswith("optree") or name in _SAY_NOTHING:
             return
+        if value is None and _raises(frame):  # an IndexError that is caught says something about an extent
+            self._arguments(frame)
         self._look(value, frame)
 
     def _look(self, value: Any, frame: FrameType) -> None:
@@ -71,6 +74,11 @@ class Observation:
                     self.axes.update((value._value.variable, axis) for axis in range(value.ndim))
             elif type(value) in (tuple, list):
                 pending.extend(value)
+
+
+def _raises(frame: FrameType) -> bool:
+    """Whether a function that gives None is left by an exception."""
+    return not dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("RETURN_", "YIELD_"))
 
 
 def _module(frame: FrameType) -> str:
