@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 import scipy.optimize
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from programs import Program, programs
 from strategies import directional_derivative, examples, kernels, seeds
@@ -1144,10 +1144,11 @@ def _numbers(program: Program) -> tuple[int, ...]:
 
 @examples(60)
 @given(programs())
-def test_transforms_of_random_programsagree(program: Program) -> None:
+def test_transforms_of_random_programs_agree(program: Program) -> None:
     """Programs with views, writes, detach and repeated values: every way to a gradient gives the same."""
     agree = _agreement(program)
     arrays = program.arrays()
+    assume(np.isfinite(jg.asarray(program.scalar(*map(jg.tensor, arrays))).item()))  # NaN has no derivative
     every = _numbers(program)
     before = [a.copy() for a in arrays]
     gradients = jg.grad(program.scalar, every)(*arrays)
@@ -1170,9 +1171,10 @@ def test_transforms_of_random_programsagree(program: Program) -> None:
 
 @examples(40)
 @given(programs(7))
-def test_second_derivatives_of_random_programsagree(program: Program) -> None:
+def test_second_derivatives_of_random_programs_agree(program: Program) -> None:
     agree = _agreement(program)
     arrays = program.arrays()
+    assume(np.isfinite(jg.asarray(program.scalar(*map(jg.tensor, arrays))).item()))  # NaN has no derivative
     directions = [np.cos(np.arange(a.size) + 1.0).reshape(a.shape) for a in arrays]
     every = _numbers(program)
 
