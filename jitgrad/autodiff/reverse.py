@@ -7,9 +7,10 @@ arrays and each node runs its compiled backward kernel; with it, and where struc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush, heapreplace
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from jitgrad.core.dispatch import as_value, wrap
 from jitgrad.core.memory import any_writes, overwritten
 from jitgrad.core.modes import Anomaly, grad_mode, in_backward, recording_mode
 from jitgrad.errors import AnomalyError, InPlaceError, ReleasedGraphError, ShapeError
+from jitgrad.kernels.kernel import entry_point, kernel_mode
 from jitgrad.ops.linear import convert, copy_of
 
 __all__ = ["Target", "check_memory", "reachable", "sweep"]
@@ -330,13 +332,34 @@ def _propagate(
     return arrived
 
 
+_ACCUMULATE: Final = """def accumulate(x, out):
+    for i in range(size(out)):
+        store(out, i, load(out, i) + load(x, i))
+"""
+
+
+@functools.cache
+def _accumulator(dtype: np.dtype[Any], mode: str) -> Callable[[Any, Any], None]:
+    """``out += x`` for contiguous arrays of one dtype; several times cheaper to call than a ufunc."""
+    return entry_point("accumulate", _ACCUMULATE, (f"b:{dtype.name}", f"b:{dtype.name}"))
+
+
 def _run_usual(state: _Sweep) -> None:
     """The whole sweep when nothing is captured or recorded: nodes of one result in a tight loop, others by ``visit``."""
     heap, pending, owned, masks = state.heap, state.pending, state.owned, state.masks
     retain = state.retain
-    add = np.add
-    while heap:
-        node = heappop(heap)[1]
+    mode = kernel_mode()
+    following: GradNode | None = None  # the node found last: in a chain it is the next one, without the heap
+    while True:
+        if following is not None:
+            node = following
+            following = None
+            if heap and heap[0][0] < -node.tick:
+                node = heapreplace(heap, (-node.tick, node))[1]
+        elif heap:
+            node = heappop(heap)[1]
+        else:
+            return
         g = pending.pop(node)
         recorder = node.recorder
         edges = node.edges
@@ -353,19 +376,20 @@ def _run_usual(state: _Sweep) -> None:
             edge = edges[i]
             old = pending.get(edge)
             if type(edge) is GradNode:
-                if edge.recorder.outputs > 1:
+                if old is not None or edge.recorder.outputs > 1:
                     state.add(edge, 0, cotangent, None, False)
-                elif old is None:
-                    pending[edge] = cotangent
-                    heappush(heap, (-edge.tick, edge))
+                    continue
+                pending[edge] = cotangent
+                if following is None:
+                    following = edge
                 else:
-                    state.add(edge, 0, cotangent, None, False)
+                    heappush(heap, (-edge.tick, edge))
             elif old is None:
                 pending[edge] = cotangent
                 if recorder.fresh[i]:
                     owned.add(edge)
-            elif edge in owned:
-                add(old, cotangent, old)
+            elif edge in owned and recorder.fresh[i]:  # both are contiguous arrays of their own
+                _accumulator(old.dtype, mode)(cotangent, old)
             else:
                 state.add(edge, 0, cotangent, None, False)
         if not retain:

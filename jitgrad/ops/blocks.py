@@ -89,6 +89,7 @@ class Operation(Generic[P, R]):
         differentiable: bool,
         public: bool = True,
         in_place: bool = False,
+        fold: Primitive | None = None,
     ) -> None:
         self.function = function
         self.name = function.__name__
@@ -103,6 +104,7 @@ class Operation(Generic[P, R]):
         self.differentiable = differentiable
         self.public = public
         self.in_place = in_place
+        self.fold = fold
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__wrapped__ = function
@@ -220,11 +222,13 @@ def operation(
     operator: str | None = None,
     reference: Callable[..., Any] | None = None,
     in_place: bool = False,
+    fold: Primitive | None = None,
 ) -> Callable[[Callable[P, R]], Operation[P, R]]:
     """Make a public operation of a function that normalises its arguments and calls primitives or other operations.
 
     ``samples(rng)`` gives calls for the property tests (None: tested by hand, for creation functions). ``namespace``:
     "linalg" for ``jg.linalg.NAME``. ``in_place``: there is a method ``NAME_`` that overwrites the first operand.
+    ``fold``: the primitive that the operation is, over all axes, when called with a tensor alone.
     """
 
     def decorate(function: Callable[P, R]) -> Operation[P, R]:
@@ -240,6 +244,7 @@ def operation(
             reference=reference,
             differentiable=not nondiff,
             in_place=in_place,
+            fold=fold,
         )
 
     return decorate

@@ -76,7 +76,7 @@ def cast(x: Value, dtype: Any, what: str) -> Value:
 # --------------------------------------------------------------------------- sum and mean
 
 
-@operation(samples=_with_empty, method=True)
+@operation(samples=_with_empty, method=True, fold=sum_over)
 def sum(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> Value:
     """Sum over axes (all by default).
 
@@ -111,7 +111,7 @@ def mean_over(total, x):
     return scalar.radd(total, x)
 
 
-@operation(samples=reduction_samples, method=True)
+@operation(samples=reduction_samples, method=True, fold=mean_over)
 def mean(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> Value:
     """Arithmetic mean over axes (all by default); NaN of no elements.
 
@@ -192,7 +192,7 @@ def prod_over(total, x):
     return total * x
 
 
-@operation(samples=_with_empty, method=True)
+@operation(samples=_with_empty, method=True, fold=prod_over)
 def prod(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> Value:
     """Product over axes (all by default); 1 of no elements.
 
@@ -336,7 +336,7 @@ def _filled(x: Any, axis: Axis, what: str) -> tuple[Value, tuple[int, ...]]:
     return x, axes
 
 
-@operation(samples=reduction_samples, method=True, aliases=("amax",))
+@operation(samples=reduction_samples, method=True, aliases=("amax",), fold=max_over)
 def max(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """Greatest element over axes (all by default); NaN where there is one.
 
@@ -352,7 +352,7 @@ def max(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     return kept(max_over(x, axes=axes), x, axes, keepdims)
 
 
-@operation(samples=reduction_samples, method=True, aliases=("amin",))
+@operation(samples=reduction_samples, method=True, aliases=("amin",), fold=min_over)
 def min(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """Least element over axes (all by default); NaN where there is one.
 

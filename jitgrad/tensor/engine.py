@@ -24,7 +24,17 @@ from jitgrad.tensor.storage import link_view, share_memory
 from jitgrad.tensor.tensor import Tensor, make
 from jitgrad.tensor.traced_memory import share_traced
 
-__all__ = ["ENGINE", "apply", "as_tensor", "binary_function", "kept", "record", "unary_function", "wrap"]
+__all__ = [
+    "ENGINE",
+    "apply",
+    "as_tensor",
+    "binary_function",
+    "fold_function",
+    "kept",
+    "record",
+    "unary_function",
+    "wrap",
+]
 
 _SCALARS: Final = (bool, int, float)
 
@@ -236,9 +246,7 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
     return result
 
 
-def _trace(
-    primitive: Primitive, operands: Sequence[Tensor], params: dict[str, Any], graph: Graph | None = None
-) -> Any:
+def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, Any], graph: Graph | None = None) -> Any:
     if graph is None:
         graphs = [t._value.graph for t in operands if isinstance(t._value, Tracer)]
         graph = graphs[0] if len(graphs) == 1 else max(graphs, key=lambda g: g.depth)  # the innermost trace
@@ -453,6 +461,29 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
         node.edges = edges
         node.residuals = recorder.save(x, y, out)
         node.tick = next_tick()
+        return result
+
+    return function
+
+
+def fold_function(primitive: Primitive, general: Callable[[Any], Any]) -> Callable[[Tensor], Any]:
+    """A reduction over all axes, as a function of a tensor alone that does the usual case without detours."""
+    plans = primitive.plans
+    parameters = [("axes", tuple(range(ndim))) for ndim in range(8)]
+
+    def function(self: Tensor) -> Any:
+        aval = self._aval
+        plan = plans.get(((aval,), parameters[aval.ndim])) if aval.ndim < 8 else None
+        if plan is None:
+            return general(self)
+        found = plan.run(self._value)
+        result: Tensor = _new(Tensor)
+        result._value = found
+        result._aval = plan.aval
+        if self._edge is not None:
+            record(plan, (self,), (result,))
+        elif self._origin is not None:
+            result._origin = self._origin
         return result
 
     return function

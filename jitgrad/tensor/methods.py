@@ -14,7 +14,7 @@ from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import operations
 from jitgrad.ops.indexing import getitem
 from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
-from jitgrad.tensor.engine import apply, binary_function, is_operand, unary_function
+from jitgrad.tensor.engine import apply, binary_function, fold_function, is_operand, unary_function
 from jitgrad.tensor.inplace import assign, set_item
 from jitgrad.tensor.storage import is_held
 from jitgrad.tensor.tensor import Tensor
@@ -87,9 +87,11 @@ def _method(op: Operation[..., Any], name: str) -> Callable[..., Any]:
         fast.__name__, fast.__doc__ = name, op.__doc__
         return fast
 
+    alone = op.function if op.fold is None else fold_function(op.fold, op.function)
+
     @functools.wraps(op.function)
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return op.function(self, *args, **kwargs)
+        return op.function(self, *args, **kwargs) if args or kwargs else alone(self)
 
     method.__name__ = name
     return method
