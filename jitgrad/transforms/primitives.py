@@ -49,7 +49,8 @@ def primitive(
     ``vjp`` is written in jitgrad operations, since forward mode is then derived from it.
 
     The operation works eagerly, in every transform, and under ``jit``, where it is a step of its own between the fused
-    kernels (it is not inlined into them). Also a decorator: ``@jg.primitive(vjp=...)``.
+    kernels (it is not inlined into them); ``vmap`` runs it for one element after the other. Also a decorator:
+    ``@jg.primitive(vjp=...)``.
 
     Raises NotDifferentiableError, with the name of the operation, where a derivative without a rule is asked for.
 
