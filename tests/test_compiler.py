@@ -147,7 +147,7 @@ def test_signs_of_zero_are_not_merged() -> None:
 
 
 def test_identities_are_erased() -> None:
-    graph = scalar_graph(lambda x: -(-x.clone().detach().reshape(3).T) * 1.0)
+    graph = scalar_graph(lambda x: jg.negative(-x.clone().detach().reshape(3).T) * 1.0)
     simple = passes.simplify(graph)
     assert simple.nodes == []
     assert simple.outputs == list(simple.inputs)

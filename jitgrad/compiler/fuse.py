@@ -295,4 +295,3 @@ class _Planner:
 def plan(graph: Graph) -> Plan:
     """The stages of a graph whose nodes can all be fused."""
     return _Planner(graph).plan()
-
