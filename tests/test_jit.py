@@ -161,9 +161,7 @@ def test_gradients_of_every_operation(name: str) -> None:
         found = jg.value_and_grad(jit(value), argnums=places)(*call.arrays)
         assert_all_same(found[1], expected[1], f"gradient through jit of {what}")
         expected = jg.grad(slope, argnums=places)(*call.arrays)
-        assert_all_same(
-            jit(jg.grad(slope, argnums=places))(*call.arrays), expected, f"second gradient of {what}"
-        )
+        assert_all_same(jit(jg.grad(slope, argnums=places))(*call.arrays), expected, f"second gradient of {what}")
 
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, -5e-324, 1e300, -1e300, 0.5])
@@ -173,7 +171,9 @@ SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, -5e-3
 def test_nans_and_infinities_of_every_operation(name: str) -> None:
     op = ops.ALL[name]
     count = len(op.domains)
-    grids = np.meshgrid(*[SPECIAL] * count, indexing="ij") if count < 3 else [SPECIAL, SPECIAL[::-1], np.roll(SPECIAL, 5)]
+    grids = (
+        np.meshgrid(*[SPECIAL] * count, indexing="ij") if count < 3 else [SPECIAL, SPECIAL[::-1], np.roll(SPECIAL, 5)]
+    )
     args = [np.ascontiguousarray(g) for g in grids]
     assert op.primitive is not None
     for i, dtype in op.primitive.impl.fixed.items():
@@ -244,9 +244,7 @@ def test_second_gradients_of_random_programs(program: Program) -> None:
     expected = jg.grad(slope, argnums=places)(*arrays)
     assert_all_same(jit(jg.grad(slope, argnums=places))(*arrays), expected, str(program))
     leaves = [jg.tensor(a, requires_grad=True) for a in arrays]
-    first = jg.autograd.grad(
-        jit(program.scalar)(*leaves), leaves, create_graph=True, materialize_grads=True
-    )
+    first = jg.autograd.grad(jit(program.scalar)(*leaves), leaves, create_graph=True, materialize_grads=True)
     total = weighted([jg.sin(g) for g in first])
     if total.requires_grad:
         second = jg.autograd.grad(total, leaves, materialize_grads=True)
@@ -929,7 +927,11 @@ def test_static_arguments() -> None:
         calls.append((n, mode))
         return x * n if mode == "up" else x / n
 
-    for function in (jit(f, static_argnums=(1, 2)), jit(f, static_argnames=("n", "mode")), jit(f, static_argnums=(-2, 2))):
+    for function in (
+        jit(f, static_argnums=(1, 2)),
+        jit(f, static_argnames=("n", "mode")),
+        jit(f, static_argnums=(-2, 2)),
+    ):
         calls.clear()
         np.testing.assert_array_equal(function(np.ones(2), 4, "up"), 4.0)
         np.testing.assert_array_equal(function(np.ones(2), 4, "up"), 4.0)
@@ -1398,7 +1400,10 @@ COMPILED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "logistic": (_logistic, (RNG.normal(size=4), RNG.normal(size=(6, 4)), np.array([0.0, 1, 1, 0, 1, 0]))),
     "network": (
         _network,
-        ({"a": RNG.normal(size=(3, 5)), "b": RNG.normal(size=5), "c": RNG.normal(size=(5, 2))}, RNG.normal(size=(4, 3))),
+        (
+            {"a": RNG.normal(size=(3, 5)), "b": RNG.normal(size=5), "c": RNG.normal(size=(5, 2))},
+            RNG.normal(size=(4, 3)),
+        ),
     ),
     "mixed": (_mixed, (RNG.normal(size=(5, 3)), np.array([2, 0, 2, -1, 1]))),
     "float32": (lambda x: (jg.exp(-x * x) * jg.erf(x)).sum() / x.std(), (RNG.normal(size=(4, 3)).astype(np.float32),)),

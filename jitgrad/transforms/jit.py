@@ -40,6 +40,7 @@ _TEMPORARY: Final = 3  # references to what only a list of pairs refers to, whil
 _USABLE: Final = 0x101  # ndarray.flags.num: C-contiguous and aligned
 _ndarray = np.ndarray
 
+
 @dataclass
 class Compiled:
     """What one signature of arguments was compiled to."""
@@ -157,7 +158,9 @@ class JitFunction:
         lines = [f"def fast({arguments}):"]
         for i, source in enumerate(compiled.sources):
             space[f"source{i}"] = source
-            lines.append(f"    if source{i}._edge is not None: return general(({arguments}{',' if args else ''}), {{}})")
+            lines.append(
+                f"    if source{i}._edge is not None: return general(({arguments}{',' if args else ''}), {{}})"
+            )
         exec("\n".join([*lines, f"    results = call({arguments})", f"    return {text}"]), space)
         self._fast[tuple([v for a in args for v in (a.dtype, a.shape)])] = space["fast"]
 
@@ -191,7 +194,9 @@ class JitFunction:
             found = self._compiled[key] = self._compile(arguments)
         return found
 
-    def _trace(self, arguments: Arguments, shapes: Sequence[tuple[int, ...]] | None = None) -> tuple[Graph, Structure, list[Any]]:
+    def _trace(
+        self, arguments: Arguments, shapes: Sequence[tuple[int, ...]] | None = None
+    ) -> tuple[Graph, Structure, list[Any]]:
         """The graph for these arguments (or others of the same types and ``shapes``), and the form of the results."""
         graph = Graph(self._name, lines=True)
         stand_ins = []
@@ -341,12 +346,7 @@ class Arguments:
 
     def key(self) -> Any:
         """What the compiled code depends on."""
-        kinds = tuple(
-            [
-                (_is_weak(v), t.dtype, t.shape)
-                for v, t in zip(self.leaves, self.tensors, strict=True)
-            ]
-        )
+        kinds = tuple([(_is_weak(v), t.dtype, t.shape) for v, t in zip(self.leaves, self.tensors, strict=True)])
         return kinds, self.structure, self.static, len(self.args), tuple(self.names), kernel_mode()
 
     def arrays(self) -> list[np.ndarray[Any, Any]]:
@@ -357,9 +357,7 @@ class Arguments:
         """Only what ``replaced`` needs, without the values of this call."""
         static = [a if i in self.positions else None for i, a in enumerate(self.args)]
         named = {n: v for n, v in self.kwargs.items() if n in self.owner._static_names}
-        return Arguments(
-            self.owner, tuple(static), named, self.positions, self.names, [], self.structure, self.static
-        )
+        return Arguments(self.owner, tuple(static), named, self.positions, self.names, [], self.structure, self.static)
 
     def replaced(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments with other leaves."""
