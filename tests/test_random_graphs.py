@@ -506,6 +506,44 @@ def test_structural_zeros_intersect_where_cotangents_add_up(mode: str) -> None:
         assert x.grad.tolist() == [0.0, np.inf, 0.5]
 
 
+BROADCAST: dict[str, tuple[Callable[[Any], Any], list[float]]] = {
+    # functions that repeat the roots of 0 and 4 and leave out every copy of the first; how often the second counts
+    "where": (lambda r: jg.where(np.array([[False, True], [False, True]]), r, 7.0), [0.0, 2.0]),
+    "column": (lambda r: jg.where(np.array([[True], [False]]), 7.0, r[:, None] * np.ones((1, 3))), [0.0, 3.0]),
+    "explicit": (lambda r: jg.broadcast_to(r, (3, 2))[:, 1], [0.0, 3.0]),
+    "operand": (lambda r: (r * np.array([[1.0], [2.0]]))[:, 1:], [0.0, 3.0]),
+    "operand added": (lambda r: (np.zeros((3, 1)) + r)[:, 1], [0.0, 3.0]),
+    "one element": (lambda r: jg.where(np.array([False, False]), r[0], r[1]), [0.0, 2.0]),
+    "nothing taken": (lambda r: jg.where(np.ones((2, 1), bool), 7.0, r), [0.0, 0.0]),
+    "tile": (lambda r: jg.tile(r, 3)[1::2], [0.0, 3.0]),
+}
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("mode", ["python", "compiled"])
+@pytest.mark.parametrize("name", sorted(BROADCAST))
+def test_structural_zeros_outlive_a_broadcast_of_which_every_copy_is_left_out(
+    name: str, mode: str, create_graph: bool
+) -> None:
+    function, counts = BROADCAST[name]
+    with kernels(mode):
+        x = jg.tensor([0.0, 4.0], requires_grad=True)
+        function(jg.sqrt(x)).sum().backward(create_graph=create_graph)
+        assert x.grad is not None
+        got = x.grad.tolist()
+        x.grad = None
+    assert got == [0.0, counts[1] * 0.25]
+
+
+@pytest.mark.parametrize("mode", ["python", "compiled"])
+def test_one_copy_that_is_taken_counts(mode: str) -> None:
+    with kernels(mode):
+        x = jg.tensor([0.0, 4.0], requires_grad=True)
+        jg.where(np.array([[False, True], [True, True]]), jg.sqrt(x), 7.0).sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [np.inf, 0.5]
+
+
 # --------------------------------------------------------------------------------------------- found before
 
 

@@ -72,6 +72,13 @@ def is_plain(partial: Value) -> bool:
     return isinstance(partial, float | int) and abs(partial) == 1
 
 
+def _summed(mask: Mask | None, shape: tuple[int, ...], to: tuple[int, ...]) -> Mask | None:
+    """Of the sum of a cotangent over what was broadcast: structurally zero only where every addend is."""
+    if mask is None or shape == to:
+        return mask
+    return Mask(lambda: convert(sum_to(mask.get(), to), dtype=np.dtype(np.bool_)), mask.depth + 1)
+
+
 Cotangent = tuple[Value, Mask | None]
 
 
@@ -89,7 +96,7 @@ def vjp(
         case Partials(partials=partials, masks=masks):
             found = [_through_partial(g, mask, partials[i], masks[i], out, inputs, i) for i in needs]
             return [
-                (sum_to(ct, inputs[i].shape), m if ct.shape == inputs[i].shape else None)
+                (sum_to(ct, inputs[i].shape), _summed(m, ct.shape, inputs[i].shape))
                 for i, (ct, m) in zip(needs, found, strict=True)
             ]
         case Linear() as rule:
