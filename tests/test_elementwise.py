@@ -133,6 +133,19 @@ def test_second_derivative_at_the_origin_is_not_a_guess(function, first, second)
     assert math.isnan(mixed(first, second, function, 0.0, 0.0))
 
 
+@pytest.mark.parametrize(
+    ("function", "at_zero", "at_one"),
+    [(jg.asin, 1.0, INF), (jg.acos, -1.0, -INF), (jg.atanh, 2.0, INF)],
+)
+def test_second_derivatives_of_inverse_functions_near_zero_and_at_the_end(function, at_zero, at_one):
+    np.testing.assert_allclose(derivative(function, [1e-20, -1e-12, 0.0], 2), at_zero * np.array([1e-20, -1e-12, 0]))
+    np.testing.assert_array_equal(derivative(function, [1.0], 2), [at_one])
+
+
+def test_second_derivative_of_elu_at_zero_is_the_least():
+    np.testing.assert_array_equal(derivative(jg.elu, [-0.0, 0.0, 1.0], 2), [0, 0, 0])
+
+
 def test_clip_bounds_get_what_lies_outside():
     value, grads = gradients(jg.clip, [-2.0, -1.0, 0.0, 1.0, 2.0, 0.0], [-1.0] * 5 + [2.0], [1.0] * 6)
     np.testing.assert_array_equal(value, [-1, -1, 0, 1, 1, 1])

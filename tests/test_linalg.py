@@ -100,10 +100,23 @@ def test_one_zero_vector_among_others() -> None:
         ([[0.0, 0.0], [0.0, 0.0]], 2, [[0.0, 0.0], [0.0, 0.0]]),
         ([[0.0, 0.0], [0.0, 0.0]], "nuc", [[0.0, 0.0], [0.0, 0.0]]),
         ([[2.0, 0.0], [0.0, 0.0]], "nuc", [[1.0, 0.0], [0.0, 0.0]]),
+        ([[2.0, 0.0], [0.0, 2.0]], 2, [[0.5, 0.0], [0.0, 0.5]]),
+        ([[2.0, 0.0], [0.0, 2.0]], -2, [[0.5, 0.0], [0.0, 0.5]]),
+        ([0.0, 1.0, -4.0], 0.5, [0.0, 3.0, -1.5]),
+        ([0.0, 1.0, -4.0], -1, [0.0, 0.0, 0.0]),
+        ([0.0, 0.0], 0.5, [0.0, 0.0]),
+        ([0.0, 0.0], -2, [0.0, 0.0]),
     ],
 )
 def test_subgradients_of_norms_at_kinks(x: Any, order: Any, expected: Any) -> None:
     np.testing.assert_allclose(gradient(lambda t: jg.linalg.norm(t, order), x), expected, atol=1e-15)
+
+
+def test_a_zero_leaves_the_second_derivatives_by_other_elements_alone() -> None:
+    x, v = np.array([0.0, 2.0, -1.0]), np.array([0.0, 1.0, 1.0])
+    got = second(lambda t: jg.linalg.norm(t, 1.5), x, v)
+    alone = second(lambda t: jg.linalg.norm(t, 1.5), x[1:], v[1:])
+    np.testing.assert_allclose(got[1:], alone, rtol=1e-14)
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-160, 1.0, 1e160, 1e300])

@@ -13,11 +13,11 @@ from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.axes import axes_of, axis_of, dropped_shape, rows_of
-from jitgrad.ops.blocks import Call, host, operation, uniform
+from jitgrad.ops.blocks import Call, host, operation, primitive_of, uniform
 from jitgrad.ops.elementwise import abs as absolute
-from jitgrad.ops.elementwise import ratio_or_zero, sign
+from jitgrad.ops.elementwise import ratio_or_zero
 from jitgrad.ops.factorisations import singular_values
-from jitgrad.ops.linear import convert, permute, slice_view, spread, sum_over
+from jitgrad.ops.linear import convert, permute, spread, sum_over
 from jitgrad.ops.matrix_operands import apart, floats, stacks_of_matrices
 from jitgrad.ops.reduction import Axis, count_over, kept, max_over, min_over
 
@@ -78,9 +78,21 @@ def length(x, *, axes):
     return out
 
 
+@primitive_of(
+    [
+        lambda out, x, r, p: (p - 1.0) * (absolute(x) / r) ** (p - 2.0) / r,
+        lambda out, x, r, p: (1.0 - p) * out / r,
+        None,
+    ]
+)
+def _power_share(x, r, p):
+    """The sign of x times (|x| / r)**(p - 1); 0 at x = 0, where orders below 1 would give an infinite one."""
+    return scalar.sel(x == 0.0, 0.0, scalar.copysign(scalar.pow(scalar.fabs(x) / r, p - 1.0), x))
+
+
 def _power_slope(out: Value, x: Value, axes: tuple[int, ...], p: float) -> Value:
     """The derivative of a p-norm: the sign times the share of the element to the power p - 1."""
-    return sign(x) * ratio_or_zero(absolute(x), spread(out, x.shape, axes)) ** (p - 1.0)
+    return _power_share(x, spread(out, x.shape, axes), p)
 
 
 @host(
@@ -129,8 +141,7 @@ def norm_of_matrices(x: Value, axes: tuple[int, int], order: Any, what: str) -> 
             return sum_over(s, axes=last)
         if s.shape[-1] == 0:
             raise ShapeError(f"{what}: the norm of order {order} of no elements is not defined (shape {x.shape})")
-        whole = ((None, None, None),) * (s.ndim - 1)
-        return slice_view(s, index=(*whole, 0 if order == 2 else s.shape[-1] - 1))
+        return (max_over if order > 0 else min_over)(s, axes=last)  # not the first or last: ties share
     if order in (1, -1, math.inf, -math.inf):
         inner, outer = (rows, columns) if abs(order) == 1 else (columns, rows)
         sums = sum_over(absolute(x), axes=(inner,))

@@ -162,7 +162,7 @@ def relu(x):
     return scalar.maximum(x, 0)
 
 
-@primitive_of([lambda out, x, alpha: where(x > 0.0, 0.0, alpha * exp(x)), lambda out, x, alpha: _elu_fall(x)])
+@primitive_of([lambda out, x, alpha: where(x >= 0.0, 0.0, alpha * exp(x)), lambda out, x, alpha: _elu_fall(x)])
 def _elu_slope(x, alpha):
     """The slope of elu; at 0 the one of least magnitude between its two sides, 1 and alpha."""
     least = scalar.minimum(scalar.maximum(alpha, 0.0), 1.0)

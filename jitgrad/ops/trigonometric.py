@@ -6,7 +6,7 @@ import math
 
 from jitgrad.core import scalar
 from jitgrad.core.primitive import Value
-from jitgrad.ops.blocks import POSITIVE, REAL, UNIT, Domain, elementwise
+from jitgrad.ops.blocks import POSITIVE, REAL, UNIT, Domain, elementwise, primitive_of
 from jitgrad.ops.elementwise import hypot, ratio_or_zero, sqrt
 
 
@@ -37,10 +37,13 @@ def tan(x):
     return scalar.tan(x)
 
 
-# (1 - x) (1 + x) rather than 1 - x*x: exact differences near the ends
+@primitive_of([lambda out, x: -2.0 * x])
+def _one_less_square(x):
+    """1 - x*x, from exact differences near the ends; its derivative is not left to the product, where it would cancel."""
+    return (1.0 - x) * (1.0 + x)
 
 
-@elementwise(partials=[lambda out, x: 1.0 / sqrt((1.0 - x) * (1.0 + x))], aliases=("arcsin",), domain=UNIT)
+@elementwise(partials=[lambda out, x: 1.0 / sqrt(_one_less_square(x))], aliases=("arcsin",), domain=UNIT)
 def asin(x):
     """Inverse sine, in [-pi/2, pi/2]; NaN outside of [-1, 1].
 
@@ -49,7 +52,7 @@ def asin(x):
     return scalar.asin(x)
 
 
-@elementwise(partials=[lambda out, x: -1.0 / sqrt((1.0 - x) * (1.0 + x))], aliases=("arccos",), domain=UNIT)
+@elementwise(partials=[lambda out, x: -1.0 / sqrt(_one_less_square(x))], aliases=("arccos",), domain=UNIT)
 def acos(x):
     """Inverse cosine, in [0, pi]; NaN outside of [-1, 1].
 
@@ -134,7 +137,7 @@ def acosh(x):
     return scalar.acosh(x)
 
 
-@elementwise(partials=[lambda out, x: 1.0 / ((1.0 - x) * (1.0 + x))], aliases=("arctanh",), domain=UNIT)
+@elementwise(partials=[lambda out, x: 1.0 / _one_less_square(x)], aliases=("arctanh",), domain=UNIT)
 def atanh(x):
     """Inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond.
 
