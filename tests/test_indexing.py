@@ -159,6 +159,24 @@ def test_gathers_keep_the_dtype(dtype: Any) -> None:
         np.testing.assert_array_equal(t[index].numpy(), x[index])
 
 
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("extent", [2, 1_000_000])
+@pytest.mark.parametrize("name", ["index", "take", "take along axis"])
+def test_gradients_of_many_gathers_of_one_float32_keep_their_digits(name: str, extent: int, jitted: bool) -> None:
+    gathers: dict[str, Callable[[Any, Any], Any]] = {
+        "index": lambda t, where: t[where],
+        "take": lambda t, where: jg.take(t[:, None], where, axis=0)[:, 0],
+        "take along axis": lambda t, where: jg.take_along_axis(t, where, 0),
+    }
+    where = np.zeros(200_000, int)
+    tenth = np.full(200_000, 0.1, np.float32)
+    gradient = jg.grad(lambda t: (gathers[name](t, where) * tenth).sum())
+    found = (jg.jit(gradient) if jitted else gradient)(np.ones(extent, np.float32))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[0], 200_000 * float(np.float32(0.1)), rtol=1e-6)
+    assert not found[1:].any()
+
+
 def test_repeated_indices_add_up_at_second_order() -> None:
     x = jg.tensor([1.0, 2.0, 3.0], requires_grad=True)
     rows = x[[0, 0, 2, 0]]

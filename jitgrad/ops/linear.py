@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from jitgrad.core import scalar
-from jitgrad.core.aval import BOOL, FLOAT64, INT64, ShapedArray, make_aval, result_dtype
+from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64, INT64, ShapedArray, make_aval, result_dtype
 from jitgrad.core.dispatch import constant
 from jitgrad.core.primitive import Primitive, Value
 from jitgrad.errors import IndexingError
@@ -253,15 +253,36 @@ def gather(x, positions):
     return out
 
 
+_CROWD: Final = 256  # so many addends of one element keep their digits in float32
+
+
+def _accumulator(x: np.ndarray[Any, Any], positions: np.ndarray[Any, Any], extent: int) -> np.dtype[Any]:
+    """The dtype in which elements are added up at positions: float64 where many float32 may meet at one of them."""
+    dtype: np.dtype[Any] = x.dtype
+    count = positions.size
+    if dtype != FLOAT32 or count <= _CROWD:
+        return dtype
+    # counting costs more than the wider memory, unless that is the larger part by far
+    crowded = 4 * count >= extent or np.unique(positions, return_counts=True)[1].max() > _CROWD
+    return FLOAT64 if crowded else dtype
+
+
+def _scatter_add_expression(x, positions, *, shape):
+    if x.dtype != FLOAT32 or positions.size <= _CROWD:
+        return None
+    return convert(scatter_add(convert(x, dtype=FLOAT64), positions, shape=shape), dtype=FLOAT32)
+
+
 @host(
     infer=lambda x, positions, *, shape: make_aval(shape, x.dtype),
     transpose=lambda g, x, positions, *, shape: gather(g, positions),
+    expression=_scatter_add_expression,
 )
 def scatter_add(x, positions, *, shape):
-    out = np.zeros(shape, x.dtype)
+    out = np.zeros(shape, _accumulator(x, positions, math.prod(shape)))
     kernel = scatter_or_kernel if x.dtype == BOOL else scatter_add_kernel
     kernel(flat(x), flat(positions), out.reshape(-1))
-    return out
+    return out.astype(x.dtype, copy=False)
 
 
 @ArrayKernel
@@ -324,10 +345,10 @@ def take_at(x, positions, *, axis):
 )
 def add_at(x, positions, *, shape, axis):
     """Zeros of ``shape`` with rows added at the positions of an axis."""
-    out = np.zeros(shape, x.dtype)
+    out = np.zeros(shape, _accumulator(x, positions, shape[axis]))
     kernel = or_at_kernel if x.dtype == BOOL else add_at_kernel
     kernel(_rows(x, axis), np.ascontiguousarray(positions), _rows(out, axis))
-    return out
+    return out.astype(x.dtype, copy=False)
 
 
 @host(infer=lambda x, *, extent, axis: make_aval(x.shape, INT64), nondiff=True)
