@@ -13,6 +13,7 @@ import pytest
 import jitgrad as jg
 from jitgrad import errors
 from jitgrad.errors import (
+    ArgumentError,
     ConversionError,
     DtypeError,
     GradientWarning,
@@ -267,6 +268,11 @@ class TestMessages:
             jg.tensor(1.0).backward()
         with pytest.raises(GraphError, match=r"\.detach\(\)"):
             (x * 2).requires_grad = False
+
+    def test_format_of_numbers_is_not_for_vectors(self):
+        assert f"{leaf(1.0, 2.0)[1]:.2f} {jg.tensor([1, 2]):>20}" == "2.00       tensor([1, 2])"
+        with pytest.raises(ArgumentError, match=r"'.3f' is for a number, not a tensor of shape \(2,\)"):
+            f"{leaf(1.0, 2.0):.3f}"
 
     def test_tensor_class_is_not_called(self):
         with pytest.raises(TypeError, match=r"jg\.tensor"):

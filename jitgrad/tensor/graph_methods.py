@@ -366,9 +366,15 @@ def __contains__(self: Tensor, value: Any) -> bool:
 
 
 def __format__(self: Tensor, spec: str) -> str:
-    if not spec or self.ndim:
+    if not self.ndim and spec:
+        return format(self.item(), spec)
+    try:
         return format(str(self), spec)
-    return format(self.item(), spec)
+    except ValueError:
+        raise ArgumentError(
+            f"format {spec!r} is for a number, not a tensor of shape {self.shape}; format its elements, or see "
+            "np.array_str(t.detach().numpy(), precision=...)"
+        ) from None
 
 
 def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
