@@ -681,3 +681,11 @@ def test_operands_that_are_not_contiguous():
     np.testing.assert_array_equal(value, x * x[:1])
     np.testing.assert_array_equal(g, np.broadcast_to(x[:1], x.shape))
     np.testing.assert_array_equal(h, x.sum(0, keepdims=True))
+
+
+def test_second_derivative_of_relu_is_zero_not_an_error() -> None:
+    x = jg.tensor([-1.0, 0.0, 2.0], requires_grad=True)
+    (first,) = jg.autograd.grad(jg.relu(x).sum(), x, create_graph=True)
+    (second,) = jg.autograd.grad(first.sum(), x)
+    assert first.tolist() == [0.0, 0.0, 1.0]
+    assert second.tolist() == [0.0, 0.0, 0.0]
