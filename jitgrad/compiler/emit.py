@@ -14,6 +14,7 @@ import numpy as np
 
 from jitgrad.compiler.extents import index_axes, unit_reshape
 from jitgrad.compiler.fuse import Call, Loop, Plan, Sink
+from jitgrad.compiler.lines import UserLines, arranged, without_comments
 from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64
 from jitgrad.core.graph import Atom, Constant, Node, Variable
 from jitgrad.core.primitive import Elementwise, Reduce
@@ -63,7 +64,8 @@ class Emitted:
     """A kernel: ``name(*inputs, *captured, extents, numbers, *outputs, *temporaries)``; a scalar result is returned."""
 
     name: str
-    source: str
+    source: str  # what is compiled
+    listing: str  # the same for readers: commented with the lines of the user
     captured: list[Constant]
     extents: list[int]
     numbers: list[float]
@@ -91,6 +93,7 @@ class _Emitter:
         self.name = name
         self.plan = plan
         self.graph = plan.graph
+        self.comment = UserLines().comment
         self.extents = plan.extents
         self.names: dict[Atom, str] = {}
         self.locals: dict[Variable, str] = {}  # 0-d values that live in a variable
@@ -224,11 +227,13 @@ class _Emitter:
             arguments = []
             for a in node.inputs:
                 arguments.append((yield a, self._broadcast(a, node.outputs[0], index)))
+            self.body += self.comment(node)
             target = self.fresh()
             self.body += node_lines(node, arguments, target)
             return target
         if primitive is convert:
             value = yield x, index
+            self.body += self.comment(node)
             target = self.fresh()
             dtype = params["dtype"]
             cast = "boolean" if dtype == BOOL else dtype.name
@@ -237,16 +242,22 @@ class _Emitter:
         if primitive is vector_outer:
             left = yield x, index[:1]
             right = yield node.inputs[1], index[1:]
+            self.body += self.comment(node)
             target = self.fresh()
             self.body.append(f"{target} = {left} * {right}")
             return target
         if primitive is gather:
             where = yield node.inputs[1], index
             self._must_be_named(x)
+            self.body += self.comment(node)
             target = self.fresh()
             self.body.append(f"{target} = load({self.names[x]}, {where})")
             return target
-        found: str = yield x, self._source_index(node, index)
+        count = len(self.body)
+        source = self._source_index(node, index)
+        if len(self.body) > count:
+            self.body[count:count] = self.comment(node)
+        found: str = yield x, source
         return found
 
     def _must_be_named(self, atom: Atom) -> None:
@@ -414,11 +425,14 @@ class _Emitter:
         node = sink.node
         assert node is not None
         x, y = (self.element(a, index) for a in node.inputs)
+        comment = self.comment(node)
         product = self.fresh()
+        self.body += comment
         self.body.append(f"{product} = float64({x}) * {y}")
         total = self.fresh("sum")
-        before.append(f"{total} = 0.0")
+        before += [*comment, f"{total} = 0.0"]
         self.body.append(f"{total} = radd({total}, {product})")
+        after += comment
         self._deliver(sink.target, total, after, ())
 
     def _fold(
@@ -433,6 +447,7 @@ class _Emitter:
         rows: dict[int, tuple[list[str], list[str]]],
     ) -> None:
         assert sink.node is not None
+        comment = self.comment(sink.node)
         x = sink.node.inputs[0]
         accumulator = np.dtype(impl.accumulator(x.aval.dtype))
         kind = "float32" if accumulator == FLOAT32 else None
@@ -452,8 +467,10 @@ class _Emitter:
                 begin = end = self.body
             else:
                 begin, end = (before, after) if split == 0 else rows.setdefault(split, ([], []))
-            begin.append(f"{total} = {start}")
+            begin += [*comment, f"{total} = {start}"]
+            self.body += comment
             self.body += inline(impl.step, [total, value], total, kind)
+            end += comment
             self._finish(sink.target, total, count, impl, end, kept)
             return
         target = sink.target
@@ -461,9 +478,10 @@ class _Emitter:
         if accumulator != target.aval.dtype:
             name = self._temporary(accumulator, target)
         size = " * ".join(n for n in self.extents.shape(target) if n != "1") or "1"
-        before += [f"for j in range({size}):", f"    store({name}, j, {start})"]
+        before += [*comment, f"for j in range({size}):", f"    store({name}, j, {start})"]
         position = self._own_position(target, kept)
         old, new = self.fresh("old"), self.fresh("new")
+        self.body += comment
         self.body.append(f"{old} = load({name}, {position})")
         self.body += inline(impl.step, [old, value], new, kind)
         self.body.append(f"store({name}, {position}, {new})")
@@ -474,7 +492,7 @@ class _Emitter:
                 inline(impl.finish, [total, f"({count})"], result, kind) if impl.finish else [f"{result} = {total}"]
             )
             lines.append(f"store({self.names[target]}, j, {result})")
-            after += [f"for j in range({size}):", *_indent(lines, 1)]
+            after += [*comment, f"for j in range({size}):", *_indent(lines, 1)]
 
     def _finish(self, target: Variable, total: str, count: str, impl: Reduce, end: list[str], kept: Index) -> None:
         result = total
@@ -512,6 +530,7 @@ class _Emitter:
         name = self.names[out]
         x = node.inputs[sink.part]
         value = self.element(x, index)
+        self.body += self.comment(node)
         if node.primitive is join:
             axis = node.params["axis"]
             before_it = node.inputs[: sink.part]
@@ -525,7 +544,7 @@ class _Emitter:
             self.filled.add(out)
             size = " * ".join(n for n in self.extents.shape(out) if n != "1") or "1"
             zero = literal(out.aval.dtype.type(0), out.aval.dtype)
-            before += [f"for j in range({size}):", f"    store({name}, j, {zero})"]
+            before += [*self.comment(node), f"for j in range({size}):", f"    store({name}, j, {zero})"]
         if node.primitive is place:
             where = self._own_position(out, self._sliced_index(out, node.params["index"], index))
             if not sink.adds:
@@ -548,7 +567,7 @@ class _Emitter:
             self._must_be_named(a)
         views = [self._view(a) for a in (*node.inputs, node.outputs[0])]
         flags = [str(bool(v)) for v in node.params.values()]
-        return [f"{kernel.name}({', '.join([*views, *flags])})"]
+        return [*self.comment(node), f"{kernel.name}({', '.join([*views, *flags])})"]
 
     def _view(self, atom: Atom) -> str:
         shape = ", ".join(self.extents.shape(atom))
@@ -576,10 +595,13 @@ class _Emitter:
         shapes = [self.extents.shape(a) for a in self.graph.outputs] + self.temporary_shapes
         head = [f"n{k} = load(extents, {k})" for k in range(len(self.extents.values))]
         head += [f"c{k} = load(numbers, {k})" for k in range(len(self.numbers))]
-        text = "".join(f"{source}\n" for source in self.helpers.values())
-        text += (
-            "\n".join([f"def {self.name}({', '.join(arguments)}):", *_indent([*head, *(lines or ["pass"])], 1)]) + "\n"
-        )
+        helpers = "".join(f"{source}\n" for source in self.helpers.values())
+        body = without_comments(lines)
+
+        def text(statements: list[str]) -> str:
+            whole = [f"def {self.name}({', '.join(arguments)}):", *_indent([*head, *(statements or ["pass"])], 1)]
+            return helpers + "\n".join(whole) + "\n"
+
         read: list[Any] = [*self.graph.inputs, *self.captured]
         codes = [f"b:{a.aval.dtype.name}" for a in read]
         codes += ["b:int64", "b:float64"]
@@ -587,14 +609,15 @@ class _Emitter:
         codes += ["r:float64"] if self.returned is not None else []
         return Emitted(
             self.name,
-            text,
+            text(body),
+            text(arranged(lines)),
             self.captured,
             self.extents.values,
             self.numbers,
             self.outputs,
             self.temporaries,
-            lines,
-            "".join(f"{source}\n" for source in self.helpers.values()),
+            body,
+            helpers,
             shapes,
             self.extents.formulas,
             self.returned,

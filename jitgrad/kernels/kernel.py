@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import logging
 import os
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,6 +37,8 @@ class Counters:
 
 
 counters = Counters()
+_log = logging.getLogger("jitgrad")
+_SLOW: Final = 0.5  # seconds of a compilation that is worth a line
 _lock = threading.RLock()
 
 
@@ -107,7 +110,10 @@ def _compiled(name: str, source: str, signature: tuple[str, ...]) -> Callable[..
         start = time.perf_counter()
         result = bridge.make(name, source, signature)
         counters.compiled += 1
-        counters.compile_seconds += time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        counters.compile_seconds += seconds
+        if seconds > _SLOW:
+            _log.info("compiled %s in %.2f s", name, seconds)
         counters.names.append(name)
         cache.store(key, bridge.serialize(result))
     else:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +23,7 @@ from jitgrad.core.graph import Constant, Graph
 from jitgrad.core.modes import forward, grad_mode
 from jitgrad.core.trace import atom_of, current_graph, same_bytes, tracing_into
 from jitgrad.eager import forget_plans
-from jitgrad.errors import InPlaceError, UnsupportedError
+from jitgrad.errors import InPlaceError, UnsupportedError, user_line
 from jitgrad.kernels.kernel import kernel_mode
 from jitgrad.ops.linear import copy_of
 from jitgrad.ops.selection import where
@@ -35,6 +37,7 @@ from jitgrad.transforms.trees import Structure, flatten
 
 __all__ = ["JitFunction", "jit"]
 
+_log = logging.getLogger("jitgrad")
 _NUMBERS = (bool, int, float)
 _TEMPORARY: Final = 3  # references to what only a list of pairs refers to, while the pairs are looped over
 _USABLE: Final = 0x101  # ndarray.flags.num: C-contiguous and aligned
@@ -198,6 +201,7 @@ class JitFunction:
         self, arguments: Arguments, shapes: Sequence[tuple[int, ...]] | None = None
     ) -> tuple[Graph, Structure, list[Any]]:
         """The graph for these arguments (or others of the same types and ``shapes``), and the form of the results."""
+        start, caller = time.perf_counter(), user_line()
         graph = Graph(self._name, lines=True)
         stand_ins = []
         if shapes is None:
@@ -223,6 +227,20 @@ class JitFunction:
         finally:
             grad_mode.reset(token)
         live = graph.live()
+        for node in live.nodes:
+            if node.backward and node.where == caller:
+                node.where = None  # where the function happens to be called from is not where a gradient comes from
+        if _log.isEnabledFor(logging.DEBUG):
+            avals = ", ".join(repr(v.aval) for v in live.inputs)
+            seconds = time.perf_counter() - start
+            _log.debug(
+                "traced %s(%s) in %.4f s: %d operations; called at %s",
+                self._name,
+                avals,
+                seconds,
+                len(live.nodes),
+                caller,
+            )
         live.reads = [(t, copy) for t, copy in graph.reads or () if sys.getrefcount(t) > _TEMPORARY]
         return live, structure, rest
 
@@ -314,8 +332,8 @@ class JitFunction:
         return dot(self.graph(*args, **kwargs))
 
     def source(self, *args: Any, **kwargs: Any) -> str:
-        """The source of the kernels for these arguments."""
-        return "\n".join(k.source for k in self._lookup(self._bind(args, kwargs)).executable.kernels)
+        """The source of the kernels for these arguments, commented with the lines of the function that it comes from."""
+        return "\n".join(k.listing for k in self._lookup(self._bind(args, kwargs)).executable.kernels)
 
 
 @dataclass

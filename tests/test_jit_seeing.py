@@ -1,0 +1,231 @@
+"""What a jitted function tells of itself: commented source, the log, warnings of what keeps compiling, pictures."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from programs import Program, programs
+from strategies import examples, kernels
+
+import jitgrad as jg
+from jitgrad import config
+from jitgrad.compiler.lines import arranged, without_comments
+from jitgrad.kernels import kernel as kernel_module
+from jitgrad.kernels.kernel import counters, forget_kernels
+from jitgrad.transforms.jit import jit
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture
+def compiled_kernels() -> None:
+    """For tests that run compiled kernels; the others run them as plain Python."""
+
+
+@pytest.fixture(autouse=True)
+def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    with kernels("compiled" if "compiled_kernels" in request.fixturenames else "python"):
+        yield
+
+
+def module(path: Path, text: str) -> types.ModuleType:
+    """A module of the user, from a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    made = types.ModuleType(path.stem)
+    exec(compile(text, str(path), "exec"), made.__dict__)
+    return made
+
+
+# --------------------------------------------------------------------------------------------- comments
+
+MODEL = """\
+import numpy as np
+
+def loss(w, X, y):
+    z = X @ w
+    return np.mean(np.logaddexp(0, z) - y * z)
+"""
+DATA = (np.zeros(3), np.ones((5, 3)), np.ones(5))
+
+
+def test_source_is_commented_with_the_lines_it_comes_from(tmp_path: Path) -> None:
+    loss = module(tmp_path / "model.py", MODEL).loss
+    listing = jit(loss).source(*DATA)
+    assert listing[listing.index("def loss_kernel") :] == (
+        "def loss_kernel(a0, a1, a2, extents, numbers, tmp0):\n"
+        "    n0 = load(extents, 0)\n"
+        "    n1 = load(extents, 1)\n"
+        "    # model.py:4: z = X @ w\n"
+        "    matrix_vector_kernel(carray(data(a1), (n1, n0)), carray(data(a0), (n0,)), carray(data(tmp0), (n1,)), False)\n"
+        "    # model.py:5: return np.mean(np.logaddexp(0, z) - y * z)\n"
+        "    sum6 = float64(0.0)\n"
+        "    for i0 in range(n1):\n"
+        "        t1 = load(tmp0, i0)\n"
+        "        t2_more = log1p(exp(-fabs(0.0 - t1)))\n"
+        "        t2 = maximum(0.0, t1) + sel(0.0 == t1, 0.6931471805599453, t2_more)\n"
+        "        t3 = load(a2, i0)\n"
+        "        t4 = t3 * t1\n"
+        "        t5 = t2 - t4\n"
+        "        sum6 = radd(sum6, t5)\n"
+        "    t7 = sum6 / (n1)\n"
+        "    r8 = float64(t7)\n"
+        "    return r8\n"
+    )
+
+
+def test_gradients_are_told_from_values_and_do_not_name_the_line_of_the_call(tmp_path: Path) -> None:
+    loss = module(tmp_path / "model.py", MODEL).loss
+    function = jg.value_and_grad(loss)
+    first = jit(function).source(*DATA)
+    second = jit(function).source(*DATA)
+    assert first == second
+    assert "test_jit_seeing" not in first
+    assert re.findall(r"^ *#.*", first, re.M) == [
+        "    # model.py:4: z = X @ w",
+        "    # model.py:5: return np.mean(np.logaddexp(0, z) - y * z)",
+        "        # gradient",
+        "    # model.py:5: return np.mean(np.logaddexp(0, z) - y * z)",
+        "    # gradient",
+    ]
+
+
+def test_gradients_that_the_user_asks_for_inside_name_that_line(tmp_path: Path) -> None:
+    text = "import jitgrad as jg\ndef step(w):\n    g = jg.grad(lambda v: (v * v).sum())(w)\n    return w - g\n"
+    source = jit(module(tmp_path / "descent.py", text).step).source(np.ones(3))
+    assert "# gradient, descent.py:3: g = jg.grad(lambda v: (v * v).sum())(w)\n" in source
+    assert "# descent.py:4: return w - g\n" in source
+
+
+def test_the_same_program_elsewhere_gives_the_same_text(tmp_path: Path) -> None:
+    texts = {jit(module(tmp_path / d / "model.py", MODEL).loss).source(*DATA) for d in ("here", "there/deeper")}
+    assert len(texts) == 1
+    assert str(tmp_path) not in texts.pop()
+
+
+def test_long_lines_are_shortened_and_unknown_ones_left_out(tmp_path: Path) -> None:
+    terms = " + ".join(["x * x"] * 40)
+    path = tmp_path / "long.py"
+    function = module(path, f"def f(x):\n    return {terms}\n").f
+    (comment,) = re.findall(r"#.*", jit(function).source(np.ones(3)))
+    assert comment.startswith("# long.py:2: return x * x + x * x")
+    assert comment.endswith("...")
+    assert len(comment) < 100
+    namespace: dict[str, Any] = {}
+    exec(compile("def f(x):\n    return x * x\n", "<no such file>", "exec"), namespace)
+    assert re.findall(r"#.*", jit(namespace["f"]).source(np.ones(3))) == ["# <no such file>:2"]
+
+
+def test_edited_files_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    assert "x * 2.5  # old" in jit(module(path, "def f(x):\n    return x * 2.5  # old\n").f).source(np.ones(3))
+    assert "x * 2.5  # new text" in jit(module(path, "def f(x):\n    return x * 2.5  # new text\n").f).source(
+        np.ones(3)
+    )
+
+
+def test_comments_compile_nothing(tmp_path: Path, compiled_kernels: None) -> None:
+    """The same function with other words, on another line, in another file: the kernel that is there already."""
+    first = module(tmp_path / "one.py", "def f(x):\n    return (x * x + 3 * x).sum()\n").f
+    second = module(tmp_path / "two.py", "def f(v):\n\n    # squares\n    w = v * v\n    return (w + 3 * v).sum()\n").f
+    assert jit(first)(np.arange(4.0)) == 32.0
+    before = counters.compiled, counters.loaded
+    function = jit(second)
+    assert function(np.arange(4.0)) == 32.0
+    assert (counters.compiled, counters.loaded) == before
+    assert "# two.py:4: w = v * v" in function.source(np.arange(4.0))
+
+
+def test_numbers_in_comments_are_no_numbers_of_a_numba_function(tmp_path: Path, compiled_kernels: None) -> None:
+    """Formulas are put in place of extents in the source of ``njit``; digits in file names and lines are not meant."""
+    text = "import numpy as np\ndef f(x):\n    return np.mean(x * x)  # 5040 29 145152 146160 / 0.5\n"
+    function = jit(module(tmp_path / "model5040.py", text).f).njit(np.ones(3))
+    assert function(np.arange(5.0)) == 6.0
+
+
+@examples(30)
+@given(programs())
+def test_without_comments_the_listing_is_what_is_compiled(program: Program) -> None:
+    function = jit(jg.value_and_grad(program.scalar))
+    arrays = program.arrays()
+    listing = function.source(*arrays)
+    steps = function._lookup(function._bind(tuple(arrays), {})).executable.kernels
+    bare = "\n".join(without_comments(listing.split("\n")))
+    assert bare == "\n".join(k.source for k in steps)
+    assert not any("#" in k.source for k in steps)
+    compile(listing, "<listing>", "exec")
+    lines = listing.splitlines()
+    comments = [(k, line) for k, line in enumerate(lines) if line.lstrip().startswith("#")]
+    for (k, line), (n, after) in itertools.pairwise(comments):
+        inside = not any(line.startswith("def ") for line in lines[k:n])
+        assert line.lstrip() != after.lstrip() or not inside  # a run has one comment
+    for k, line in comments:
+        following = lines[k + 1]
+        assert not following.lstrip().startswith("#")
+        assert len(following) - len(following.lstrip()) >= len(line) - len(line.lstrip())
+
+
+def test_comments_move_above_what_is_loaded_for_their_statements() -> None:
+    lines = ["t1 = load(a0, i)", "t2 = load(a1, i)", "# b", "t3 = t1 + t2", "# b", "t4 = -t3", "# c"]
+    assert arranged(lines) == ["# b", "t1 = load(a0, i)", "t2 = load(a1, i)", "t3 = t1 + t2", "t4 = -t3"]
+    gather = ["# a", "t1 = load(a0, a1)", "# b", "t2 = t1 * 2"]
+    assert arranged(gather) == gather
+    nested = ["# a", "for i in range(n):", "    # b", "# a", "return 1"]
+    assert arranged(nested) == ["# a", "for i in range(n):", "return 1"]
+
+
+# --------------------------------------------------------------------------------------------- the log
+
+
+def test_traces_are_logged_for_those_who_ask(caplog: pytest.LogCaptureFixture) -> None:
+    @jit
+    def squares(x: Any, y: Any) -> Any:
+        return (x * x).sum() + y
+
+    with caplog.at_level(logging.DEBUG, "jitgrad"):
+        squares(np.ones(3), 2.0)
+        squares(np.zeros(3), 3.0)
+        squares(np.ones(4), 2.0)
+    messages = [r.getMessage() for r in caplog.records if r.name == "jitgrad" and r.levelno == logging.DEBUG]
+    assert len(messages) == 2
+    assert messages[0].startswith("traced squares(float64[3], float64[]) in ")
+    assert "3 operations" in messages[0]
+    assert re.search(r"test_jit_seeing\.py:\d+$", messages[0])
+    assert "float64[4]" in messages[1]
+
+
+def test_slow_compiles_are_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, compiled_kernels: None
+) -> None:
+    bridge = kernel_module._bridge()
+    make = bridge.make
+
+    def slow(*args: Any) -> Any:
+        time.sleep(0.6)
+        return make(*args)
+
+    with config.override(cache_dir=tmp_path), caplog.at_level(logging.INFO, "jitgrad"):
+        forget_kernels()
+        jit(lambda x: x * 3 - 7)(np.ones(3))
+        quick = [r for r in caplog.records if r.levelno == logging.INFO]
+        assert len(quick) <= 1  # a busy machine may be slow
+        caplog.clear()
+        monkeypatch.setattr(bridge, "make", slow)
+
+        def crawling(x: Any) -> Any:
+            return x * 3 - 7 * x
+
+        jit(crawling)(np.ones(3))
+        (record,) = [r for r in caplog.records if r.levelno == logging.INFO]
+    assert re.fullmatch(r"compiled crawling_kernel in \d+\.\d\d s", record.getMessage())
+    assert record.name == "jitgrad"
