@@ -1089,7 +1089,20 @@ def test_the_second_call_does_not_trace() -> None:
     leaf = jg.tensor(x, requires_grad=True)
     for _ in range(3):
         function(leaf, 2.0).sum().backward()
-    assert len(traces) == 5  # and once for the gradient
+    assert len(traces) == 6  # and for the gradient: once to see that the program is still the same, once for itself
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda: np.random.default_rng().normal(size=3), lambda: np.random.default_rng().normal()]
+)
+def test_a_gradient_of_another_program_is_refused(draw: Any) -> None:
+    function = jit(lambda x: (x * draw()).sum())
+    x = jg.tensor(np.ones(3), requires_grad=True)
+    with pytest.raises(jg.errors.GraphError, match="another program"):
+        function(x)
+    constant = jit(lambda x: (x * np.arange(3.0)).sum() + x[[0, 1]].sum())
+    constant(x).backward()
+    assert x.grad.tolist() == [1.0, 2.0, 2.0]
 
 
 def kernels_made() -> int:

@@ -14,7 +14,14 @@ from jitgrad.errors import DefinitionError
 from jitgrad.ops.elementwise import multiply, negative
 from jitgrad.ops.linear import convert, copy_of, expand, permute, reshape_to, stop_gradient_view
 
-__all__ = ["common_subexpressions", "erase_identities", "expand_expressions", "fold_constants", "simplify"]
+__all__ = [
+    "common_subexpressions",
+    "erase_identities",
+    "expand_expressions",
+    "fold_constants",
+    "same_program",
+    "simplify",
+]
 
 
 def simplify(graph: Graph) -> Graph:
@@ -221,6 +228,30 @@ def common_subexpressions(graph: Graph) -> Graph:
         return None if found is node.outputs else list(found)
 
     return _rewritten(graph, visit)
+
+
+def same_program(a: Graph, b: Graph) -> bool:
+    """Whether two graphs compute the same from the same arguments: node by node, constants included."""
+    if len(a.nodes) != len(b.nodes) or len(a.inputs) != len(b.inputs) or len(a.outputs) != len(b.outputs):
+        return False
+    other: dict[Atom, Atom] = dict(zip(a.inputs, b.inputs, strict=True))
+
+    def same(x: Atom, y: Atom) -> bool:
+        if not isinstance(x, Constant) or not isinstance(y, Constant):
+            return other.get(x) is y
+        if x.source is not None and x.source is y.source:
+            return True
+        return x.value is y.value or (
+            x.value.dtype == y.value.dtype and x.value.shape == y.value.shape and x.value.tobytes() == y.value.tobytes()
+        )
+
+    for n, m in zip(a.nodes, b.nodes, strict=True):
+        if n.primitive is not m.primitive or n.params != m.params or len(n.inputs) != len(m.inputs):
+            return False
+        if not all(map(same, n.inputs, m.inputs)):
+            return False
+        other.update(zip(n.outputs, m.outputs, strict=True))
+    return all(map(same, a.outputs, b.outputs))
 
 
 def _identity(atom: Atom) -> Any:

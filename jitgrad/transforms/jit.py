@@ -7,7 +7,7 @@ import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,13 +17,13 @@ from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.compiler.draw import Drawing, dot
 from jitgrad.compiler.executable import Executable
 from jitgrad.compiler.explain import Explanation, explain
-from jitgrad.compiler.passes import simplify
+from jitgrad.compiler.passes import same_program, simplify
 from jitgrad.core.aval import ShapedArray, aval_of, make_aval
 from jitgrad.core.graph import Constant, Graph
 from jitgrad.core.modes import forward, grad_mode
 from jitgrad.core.trace import atom_of, current_graph, same_bytes, tracing_into
 from jitgrad.eager import forget_plans
-from jitgrad.errors import InPlaceError, UnsupportedError, user_line
+from jitgrad.errors import GraphError, InPlaceError, UnsupportedError, user_line
 from jitgrad.kernels.kernel import kernel_mode
 from jitgrad.ops.linear import copy_of
 from jitgrad.ops.selection import where
@@ -32,6 +32,7 @@ from jitgrad.tensor.engine import wrap
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.numba_functions import numba_callback, numba_function
 from jitgrad.transforms.private import private
+from jitgrad.transforms.recompiles import Traits, Watch
 from jitgrad.transforms.reverse_mode import vjp
 from jitgrad.transforms.trees import Structure, flatten
 
@@ -83,6 +84,7 @@ class JitFunction:
         self._fast: dict[Any, Callable[..., Any]] = {}
         self._pulls: dict[Any, JitFunction] = {}  # the gradients, by arguments and which of them are tracked
         self._numba: dict[Any, Any] = {}  # functions for Numba and C, by what they were made for
+        self._watch: Watch | None = Watch(getattr(function, "__name__", "function"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:  # the usual case: contiguous ndarrays, nothing to record
@@ -194,7 +196,11 @@ class JitFunction:
         key = arguments.key()
         found = self._compiled.get(key)
         if found is None or not found.holds:
+            new = found is None
             found = self._compiled[key] = self._compile(arguments)
+            if new and self._watch is not None:
+                kernels: set[Hashable] = {(k.source, k.signature) for k in found.executable.kernels}
+                self._watch.note(arguments.traits(), kernels)
         return found
 
     def _trace(
@@ -265,7 +271,7 @@ class JitFunction:
         """One node for the whole call; its backward is the compiled gradient."""
         tensors = [make(r, aval_of(r)) for r in results]
         needs = [i for i, t in enumerate(arguments.tensors) if t._edge is not None]
-        recorder = _JitRecorder(self, arguments, needs, [t._aval for t in tensors], compiled.sources)
+        recorder = _JitRecorder(self, arguments, needs, [t._aval for t in tensors], compiled)
         edges = tuple(arguments.tensors[i]._edge for i in needs)
         slots = tuple(arguments.tensors[i]._slot for i in needs)
         kept = tuple(t._value for t in (*arguments.tensors, *compiled.sources))
@@ -367,6 +373,31 @@ class Arguments:
         kinds = tuple([(_is_weak(v), t.dtype, t.shape) for v, t in zip(self.leaves, self.tensors, strict=True)])
         return kinds, self.structure, self.static, len(self.args), tuple(self.names), kernel_mode()
 
+    def traits(self) -> dict[str, Traits]:
+        """Each argument by name, with all that compiled code may depend on."""
+        static = iter(self.static)
+        leaves = iter(zip(self.leaves, self.tensors, strict=True))
+        known = self.owner._parameters
+        named = [(known[i] if i < len(known) else str(i), a, i in self.positions) for i, a in enumerate(self.args)]
+        named += [(n, self.kwargs[n], n in self.owner._static_names) for n in self.names]
+        found = {}
+        for name, value, is_static in named:
+            if is_static:
+                text = repr(value)
+                found[name] = Traits(next(static), shown=text if len(text) <= 60 else text[:57] + "...")
+                continue
+            parts, structure = flatten(value)
+            own = [next(leaves) for _ in parts]
+            found[name] = Traits(
+                None,
+                structure,
+                tuple([_is_weak(leaf) for leaf, _ in own]),
+                tuple([t.dtype.name for _, t in own]),
+                tuple([len(t.shape) for _, t in own]),
+                tuple([tuple(map(int, t.shape)) for _, t in own]),
+            )
+        return found
+
     def arrays(self) -> list[np.ndarray[Any, Any]]:
         """The contiguous arrays of the leaves."""
         return [t._value if t._aval.contiguous else np.ascontiguousarray(t._value) for t in self.tensors]
@@ -397,10 +428,10 @@ class _JitRecorder:
         arguments: Arguments,
         needs: list[int],
         out_avals: list[ShapedArray],
-        sources: list[Tensor],
+        compiled: Compiled,
     ) -> None:
         self.function = function
-        self.sources = sources
+        self.sources = compiled.sources
         self.weak = [_is_weak(leaf) for leaf in arguments.leaves]
         self.name = f"jit({getattr(function, '__name__', 'function')})"
         self.out_avals = tuple(make_aval(a.shape, a.dtype) for a in out_avals)
@@ -410,7 +441,14 @@ class _JitRecorder:
         key = (arguments.key(), tuple(needs))
         found = function._pulls.get(key)
         if found is None:
+            # the gradient is traced on its own: it must be that of the very program that ran
+            if not same_program(compiled.graph, function._trace(arguments)[0]):
+                raise GraphError(
+                    f"{self.name} gave another program when it was traced again for its gradient: random numbers or other "
+                    "state inside. Draw or read them outside and pass them as arguments"
+                )
             found = function._pulls[key] = JitFunction(_pull(function, arguments.emptied(), needs), (), ())
+            found._watch = None  # it is compiled anew when the function is, which tells of it
         self.pull: JitFunction = found
 
     def _complete(self, g: Any) -> list[Any]:
