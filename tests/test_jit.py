@@ -6,6 +6,7 @@ the semantics is at stake the expected numbers are written out. Most tests run t
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import subprocess
@@ -1457,3 +1458,22 @@ def test_random_programs_compiled(program: Program, gradient: bool) -> None:
 @pytest.mark.parametrize("name", ["view_of_detached_view", "recurrence_in_place", "two_views_written_in_turn"])
 def test_writes_compiled(name: str) -> None:
     test_writes_views_and_detach(name)
+
+
+def test_methods() -> None:
+    class Scaled:
+        def __init__(self, factor: float) -> None:
+            self.factor = factor
+
+        @functools.partial(jit, static_argnums=0)
+        def apply(self, x: Any) -> Any:
+            return x * self.factor
+
+        @jit
+        def bare(self, x: Any) -> Any:
+            return x
+
+    assert Scaled(2.0).apply(np.ones(2)).tolist() == [2.0, 2.0]
+    assert Scaled(3.0).apply(np.ones(2)).tolist() == [3.0, 3.0]
+    with pytest.raises(jg.errors.UnsupportedError, match="static_argnums"):
+        Scaled(2.0).bare(np.ones(2))

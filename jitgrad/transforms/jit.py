@@ -99,6 +99,10 @@ class JitFunction:
                     return fast(*args)
         return self._general(args, kwargs)
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: the instance comes first, and is static if it is named so (``static_argnums=0``)."""
+        return self if instance is None else functools.partial(self, instance)
+
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = self._bind(args, kwargs)
         if current_graph() is not None or any(t.is_traced for t in arguments.tensors):
