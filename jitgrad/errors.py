@@ -25,6 +25,7 @@ __all__ = [
     "LeakedTracerError",
     "NoGraphError",
     "NotDifferentiableError",
+    "RecompileWarning",
     "ReleasedGraphError",
     "ShapeError",
     "TracedValueError",
@@ -113,6 +114,10 @@ class GradientWarning(UserWarning):
 
 class CacheWarning(UserWarning):
     """The kernel cache on disk could not be used as it is."""
+
+
+class RecompileWarning(UserWarning):
+    """A jitted function keeps being traced or compiled anew because of one argument."""
 
 
 def user_line(depth: int = 1) -> str:

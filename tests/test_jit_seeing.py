@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import itertools
 import logging
 import re
+import sys
 import time
 import types
-from collections.abc import Iterator
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,7 @@ from strategies import examples, kernels
 import jitgrad as jg
 from jitgrad import config
 from jitgrad.compiler.lines import arranged, without_comments
+from jitgrad.errors import RecompileWarning
 from jitgrad.kernels import kernel as kernel_module
 from jitgrad.kernels.kernel import counters, forget_kernels
 from jitgrad.transforms.jit import jit
@@ -229,3 +235,145 @@ def test_slow_compiles_are_logged(
         (record,) = [r for r in caplog.records if r.levelno == logging.INFO]
     assert re.fullmatch(r"compiled crawling_kernel in \d+\.\d\d s", record.getMessage())
     assert record.name == "jitgrad"
+
+
+# --------------------------------------------------------------------------------------------- warnings
+
+
+def warned(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
+    """The warnings of a call."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        call()
+    return [w for w in found if issubclass(w.category, RecompileWarning)]
+
+
+def test_static_values_that_keep_changing_are_named_once() -> None:
+    @functools.partial(jit, static_argnames="step")
+    def advance(x: Any, step: int) -> Any:
+        return x + step
+
+    x = np.ones(3)
+    for step in range(7):
+        assert not warned(lambda step=step: advance(x, step))
+    line = sys._getframe().f_lineno + 1
+    (found,) = warned(lambda: advance(x, step=7))
+    message = str(found.message)
+    assert message.startswith(
+        "jit: advance was traced 8 times because of the static argument step: the value keeps changing, now from 6 to 7."
+    )
+    assert "ordinary argument" in message
+    assert (found.filename, found.lineno) == (__file__, line)
+    for step in range(8, 30):
+        assert not warned(lambda step=step: advance(x, step))
+
+
+def test_few_signatures_and_repeated_calls_are_no_reason() -> None:
+    function = jit(lambda x, flag: x * 2 if flag else x, static_argnums=1)
+
+    def calls() -> None:
+        for _ in range(20):
+            for flag in (True, False):
+                for dtype in (np.float32, np.float64):
+                    function(np.ones(3, dtype), flag)
+
+    assert not warned(calls)
+
+
+def test_shapes_alone_are_no_reason() -> None:
+    function = jit(jg.value_and_grad(lambda w, X, y: ((X @ w - y) ** 2).mean()))
+    assert not warned(lambda: [function(np.ones(3), np.ones((n, 3)), np.ones(n)) for n in range(2, 40)])
+    other = jit(lambda x: x[: x.shape[0] // 2] * 2)
+    assert not warned(lambda: [other(np.ones(n)) for n in range(4, 40)])
+
+
+def test_shapes_are_named_where_the_operations_depend_on_them() -> None:
+    @jit
+    def unrolled(x: Any, scale: float) -> Any:
+        total = 0.0
+        for i in range(x.shape[0]):
+            total = jg.tanh(total + x[i] * scale)
+        return total
+
+    found = warned(lambda: [unrolled(np.ones(n), 2.0) for n in range(2, 30)])
+    (message,) = [str(w.message) for w in found]
+    assert "unrolled was compiled 8 times because of the argument x: the shape keeps changing" in message
+    assert "from (8,) to (9,)" in message
+    assert "Python loop" in message
+
+
+def test_arguments_that_go_together_are_named_together() -> None:
+    def dots(xs: Any, ys: Any, w: Any) -> Any:
+        return sum(jg.sin(x @ w) * y for x, y in zip(xs, ys, strict=True))
+
+    function = jit(dots)
+    (found,) = warned(lambda: [function(np.ones((n, 3)), np.ones(n), np.ones(3)) for n in range(2, 15)])
+    assert "because of the arguments xs and ys: the shape keeps changing" in str(found.message)
+
+
+def test_dtypes_are_named() -> None:
+    names = ("bool", "int8", "int16", "int32", "int64", "uint8", "float64", "float32")
+    function = jit(lambda k, x: (k + x).sum())
+    (found,) = warned(lambda: [function(np.ones(3, d), np.ones(3)) for d in names])
+    message = str(found.message)
+    assert "argument k: the dtype keeps changing, now from float64 to float32" in message
+    assert "astype" in message
+
+
+def test_ranks_are_named_and_shapes_beside_them_do_not_hide_them() -> None:
+    function = jit(lambda x, y: (x * 2).sum() + y.sum())
+    (found,) = warned(lambda: [function(np.ones((2,) * n), np.ones(n + 2)) for n in range(9)])
+    assert "argument x: the number of axes keeps changing, now from 6 to 7" in str(found.message)
+
+
+def test_structures_are_named() -> None:
+    function = jit(lambda parts, *rest: sum((p * p).sum() for p in parts) + rest[0])
+    (found,) = warned(lambda: [function([np.ones(3)] * n, 1.0) for n in range(1, 12)])
+    assert "argument parts: the structure keeps changing" in str(found.message)
+    function = jit(lambda *parts: parts[0] * sum((p * p).sum() for p in parts[1]))
+    (found,) = warned(lambda: [function(2.0, [np.ones(3)] * n) for n in range(1, 12)])
+    assert "argument 1: the structure" in str(found.message)
+
+
+def test_two_arguments_that_change_are_not_blamed_for_each_other() -> None:
+    """An argument is named when it alone is another one than in some earlier call."""
+    function = jit(lambda x, a, b: x * a + b, static_argnums=(1, 2))
+    assert not warned(lambda: [function(np.ones(3), k, -k) for k in range(2, 30)])
+    (found,) = warned(lambda: [function(np.ones(3), 1, -k) for k in range(2, 30)])
+    assert "static argument b" in str(found.message)
+
+
+def test_gradients_of_jitted_functions_warn_once() -> None:
+    function = jit(lambda x, k: (x**k).sum(), static_argnums=1)
+
+    def calls() -> None:
+        for k in range(2, 12):
+            x = jg.tensor([1.0, 2.0], requires_grad=True)
+            function(x, k).backward()
+            assert x.grad.tolist() == [k, k * 2.0 ** (k - 1)]
+
+    (found,) = warned(calls)
+    assert "static argument k" in str(found.message)
+
+
+def test_warnings_as_errors_leave_the_function_compiled() -> None:
+    function = jit(lambda x, k: x * k, static_argnums=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in range(7):
+            function(np.ones(2), k)
+        with pytest.raises(RecompileWarning, match="static argument k"):
+            function(np.ones(2), 7)
+        np.testing.assert_array_equal(function(np.ones(2), 7), [7.0, 7.0])
+        function(np.ones(2), 8)
+
+
+def test_watching_keeps_no_arguments_alive() -> None:
+    x = np.ones(3)
+    function = jit(lambda v: v * 2)
+    function(x)
+    function(x[::-1])
+    reference = weakref.ref(x)
+    del x
+    gc.collect()
+    assert reference() is None
