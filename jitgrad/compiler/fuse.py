@@ -212,67 +212,35 @@ class _Planner:
     def _store_dear_values(self) -> None:
         """A value with an expensive function in it is stored when a later stage needs it again."""
         dear: dict[Atom, bool] = {}
+        consumers: dict[Atom, list[Node]] = {}
         for node in self.graph.nodes:
             virtual = [a for a in node.inputs if a not in self.memory and a not in self.stored]
             dear[node.outputs[0]] = _is_dear(node.primitive) or any(dear.get(a, False) for a in virtual)
-        latest: dict[Atom, int] = {}
-
-        def needed(atom: Atom, stage: int) -> None:
-            stack = [atom]
-            while stack:
-                a = stack.pop()
-                if not isinstance(a, Variable) or a in self.memory or latest.get(a, -1) >= stage:
-                    continue
-                latest[a] = stage
-                if a in self.stored and stage > self.ready[a]:
-                    continue
-                stack.extend(self.producers[a].inputs)
-
-        consumers: dict[Atom, list[Node]] = {}
-        for node in self.graph.nodes:
             for a in node.inputs:
                 consumers.setdefault(a, []).append(node)
         stages: dict[int, int] = {}  # the last stage in which a node runs itself
         for stage, run in self.runs:
             if run.node is not None:
                 stages[id(run.node)] = max(stage, stages.get(id(run.node), -1))
-        order = sorted(self.runs, key=lambda run: -run[0])
-        for stage, run in order:
-            if isinstance(run, Sink) and run.node is not None:
-                for a in run.node.inputs:
-                    needed(a, stage)
-            elif isinstance(run, Sink):
-                for a in self.producers[run.target].inputs:
-                    needed(a, stage)
-        for variable in self.stored:
-            needed(variable, self.ready[variable])
-        # the value nearest to its use is stored, so that what it is made of is not needed later any more
+        late: dict[Atom, bool] = {}
+        # from the results back: the value nearest to its use is stored, so that what it is made of is not needed later
         for node in reversed(self.graph.nodes):
             out = node.outputs[0]
-            late = latest.get(out, -1) > self.ready.get(out, 0)
-            if (
-                out not in self.memory
-                and out not in self.stored
-                and late
-                and dear[out]
-                and self._used_late(out, latest, consumers.get(out, ()), stages)
-            ):
+            late[out] = self._used_late(out, late, consumers.get(out, ()), stages)
+            if late[out] and dear[out] and out not in self.memory:
                 self.stored.add(out)
 
     def _used_late(
-        self, value: Variable, latest: dict[Atom, int], consumers: Sequence[Node], stages: dict[int, int]
+        self, value: Variable, late: dict[Atom, bool], consumers: Sequence[Node], stages: dict[int, int]
     ) -> bool:
-        """Whether a later stage reads this value itself, not only through one that is stored."""
+        """Whether a stage after the one that computes this value needs it again, to compute something with it there."""
         ready = self.ready[value]
         for node in consumers:
             out = node.outputs[0]
             if out in self.memory:
                 if stages.get(id(node), -1) > ready:
                     return True
-            elif out in self.stored:
-                if self.ready[out] > ready:
-                    return True
-            elif latest.get(out, -1) > ready:
+            elif self.ready[out] > ready or (out not in self.stored and late[out]):
                 return True
         return False
 
