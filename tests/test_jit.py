@@ -1477,3 +1477,20 @@ def test_methods() -> None:
     assert Scaled(3.0).apply(np.ones(2)).tolist() == [3.0, 3.0]
     with pytest.raises(jg.errors.UnsupportedError, match="static_argnums"):
         Scaled(2.0).bare(np.ones(2))
+
+
+def test_gradients_of_slices_that_are_ready_at_different_stages() -> None:
+    y, s = np.linspace(-1.0, 2.0, 8), np.linspace(1.0, 2.0, 8)
+
+    def density(q: Any) -> Any:
+        mu, log_scale, z = q[0], q[1], q[2:]
+        theta = mu + jg.exp(log_scale) * z
+        prior = -0.5 * mu * mu / 25.0 - jg.log1p(jg.exp(2.0 * log_scale) / 25.0) + log_scale
+        return prior - 0.5 * jg.sum(z * z) - 0.5 * jg.sum(((y - theta) / s) ** 2)
+
+    q = np.linspace(0.1, 0.9, 10)
+    value, gradient = jit(jg.value_and_grad(density))(q)
+    assert value == pytest.approx(jg.value_and_grad(density)(q)[0], rel=1e-13)
+    steps = np.eye(10) * 1e-6
+    slopes = [(density(q + h).item() - density(q - h).item()) / 2e-6 for h in steps]
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-7, atol=1e-8)

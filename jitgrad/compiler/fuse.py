@@ -117,6 +117,7 @@ class _Planner:
         self.often = self._read_at_many_places()
         self.runs: list[tuple[int, Sink | Call]] = []
         self.scattered: dict[Atom, list[Sink]] = {}  # results of scatters, with the sinks that make them
+        self.merged: set[Atom] = set()  # scatters, and sums of them, that write to the memory of a larger sum
         self.uses = Counter(a for n in graph.nodes for a in n.inputs) + Counter(graph.outputs)
 
     def in_memory(self, atom: Atom) -> int:
@@ -195,6 +196,7 @@ class _Planner:
         self.memory[out] = self.ready[out] = max(self.ready[a] for a in node.inputs)
         for a in node.inputs:
             del self.memory[a]  # type: ignore[arg-type]
+            self.merged.add(a)
 
     def plan(self) -> Plan:
         for node in self.graph.nodes:
@@ -227,7 +229,7 @@ class _Planner:
         for node in reversed(self.graph.nodes):
             out = node.outputs[0]
             late[out] = self._used_late(out, late, consumers.get(out, ()), stages)
-            if late[out] and dear[out] and out not in self.memory:
+            if late[out] and dear[out] and out not in self.memory and out not in self.merged:
                 self.stored.add(out)
 
     def _used_late(
@@ -237,7 +239,7 @@ class _Planner:
         ready = self.ready[value]
         for node in consumers:
             out = node.outputs[0]
-            if out in self.memory:
+            if out in self.memory or out in self.merged:
                 if stages.get(id(node), -1) > ready:
                     return True
             elif self.ready[out] > ready or (out not in self.stored and late[out]):
