@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import gc
 import itertools
@@ -15,15 +16,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from programs import Program, programs
 from strategies import examples, kernels
 
 import jitgrad as jg
 from jitgrad import config
+from jitgrad.compiler.layout import Place, arrange
 from jitgrad.compiler.lines import arranged, without_comments
 from jitgrad.errors import RecompileWarning
 from jitgrad.kernels import kernel as kernel_module
@@ -377,3 +381,155 @@ def test_watching_keeps_no_arguments_alive() -> None:
     del x
     gc.collect()
     assert reference() is None
+
+
+# --------------------------------------------------------------------------------------------- pictures
+
+SVG = "{http://www.w3.org/2000/svg}"
+RED, BLUE, ORANGE = "#d62728", "#dbe9f6", "#fbe3cf"
+
+
+def detached(x: Any) -> Any:
+    y = x**2
+    z = y.detach()
+    return (y * z + jg.sin(x) * 0.25).sum()
+
+
+def boxes(root: ElementTree.Element) -> list[ElementTree.Element]:
+    """The rectangles of arguments, operations and results."""
+    return [rect for group in root.iter(f"{SVG}g") for rect in group.iter(f"{SVG}rect")]
+
+
+def test_pictures_are_in_colours_and_detach_is_a_cut() -> None:
+    x = np.ones(3)
+    drawing = jit(jg.grad(detached)).draw(x)
+    root = ElementTree.fromstring(drawing.svg())
+    fills = collections.Counter(rect.get("fill") for rect in boxes(root))
+    graph = jit(jg.grad(detached)).graph(x)
+    cuts = sum(n.primitive.name == "stop_gradient" for n in graph.nodes)
+    assert cuts == 1
+    assert fills[ORANGE] == sum(n.backward for n in graph.nodes) > 0
+    assert fills[BLUE] == sum(not n.backward for n in graph.nodes) - cuts > 0
+    assert fills["white"] == 2  # the argument and the result
+    dashed = [p for p in root.iter(f"{SVG}path") if p.get("stroke-dasharray")]
+    assert len(dashed) == 2  # into the cut, and out of it
+    assert {p.get("stroke") for p in dashed} == {RED}
+    words = [t.text for t in root.iter(f"{SVG}text")]
+    assert words.count("detach") == cuts
+    assert {"operation", "gradient", "detach: no gradient passes", "input 0", "result 0", "square"} <= set(words)
+    plain = jit(lambda v: jg.exp(v) + v).draw(x).svg()
+    assert RED not in plain
+    assert ORANGE not in plain
+    assert "gradient" not in plain
+
+
+def test_tooltips_have_parameters_and_lines(tmp_path: Path) -> None:
+    function = module(tmp_path / "sums.py", "def f(x):\n    return x.sum(axis=1) < 2  # a & b\n").f
+    root = ElementTree.fromstring(jit(function).draw(np.ones((2, 3))).svg())
+    titles = [t.text for g in root.iter(f"{SVG}g") for t in g.iter(f"{SVG}title")]
+    assert titles[0] == "sum(axes=(1,))\nfloat64[2]\nsums.py:2: return x.sum(axis=1) < 2  # a & b"
+
+
+def test_text_is_escaped(tmp_path: Path) -> None:
+    hostile = 'def f(x):\n    return x * 2  # </title><script>alert("1")</script>\x08 \' & ]]>\n'
+    text = jit(module(tmp_path / "a&b<c>.py", hostile).f).draw(np.ones(3)).svg()
+    root = ElementTree.fromstring(text)
+    assert {e.tag.removeprefix(SVG) for e in root.iter()} == {"svg", "title", "rect", "text", "path", "g"}
+    assert any("<script>" in (t.text or "") for t in root.iter(f"{SVG}title"))
+
+
+def test_pictures_are_self_contained_and_reach_nothing_around_them() -> None:
+    drawing = jit(jg.grad(detached)).draw(np.ones(3))
+    text = drawing.svg()
+    assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.search(r"<style|<script|href|url\(|\bid=|\bclass=", text)
+    assert drawing._repr_svg_() == text
+    assert text in drawing._repr_html_()
+    assert ElementTree.fromstring(drawing._repr_html_()).tag == "div"
+
+
+def test_text_elsewhere_is_dot() -> None:
+    def graph(x: Any) -> Any:  # a word of DOT's
+        return detached(x)
+
+    text = str(jit(graph).draw(np.ones(3)))
+    assert text.startswith('digraph "graph" {\n')
+    assert text.endswith("\n}")
+    assert 'label="detach\\nfloat64[3]", fillcolor="white", color="#d62728"' in text
+    assert "node0 -> node1" in text
+    assert str(jit(graph).draw(np.ones(3))) == text
+
+
+@examples(40)
+@given(programs())
+def test_every_picture_shows_all_of_its_graph(program: Program) -> None:
+    function = jit(jg.value_and_grad(program.scalar))
+    arrays = program.arrays()
+    drawing, graph = function.draw(*arrays), function.graph(*arrays)
+    text = drawing.svg()
+    assert text == drawing.svg()
+    root = ElementTree.fromstring(text)
+    names = collections.Counter(t.text for t in root.iter(f"{SVG}text"))
+    for name, count in collections.Counter(n.primitive.name for n in graph.nodes).items():
+        assert names["detach" if name == "stop_gradient" else name] == count
+    width, height = float(root.get("width", 0)), float(root.get("height", 0))
+    placed = [tuple(float(r.get(k, "nan")) for k in ("x", "y", "width", "height")) for r in boxes(root)]
+    assert len(placed) == len(graph.inputs) + len(graph.outputs) + len(graph.nodes) - names["detach"]
+    for x, y, w, h in placed:
+        assert x >= 0
+        assert y >= 0
+        assert x + w <= width
+        assert y + h <= height
+    for (x, y, w, h), (u, v, m, n) in itertools.combinations(placed, 2):
+        assert x + w < u or u + m < x or y + h < v or v + n < y  # nothing covers anything
+
+
+@examples(60)
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=30), st.integers(1, 9))
+def test_layout(pairs: list[tuple[int, int]], count: int) -> None:
+    """Edges pass one lane in each layer between; nothing in a layer is nearer than it may be."""
+    places = [Place(k // 2, 20.0 + k) for k in range(count)]
+    edges = [(places[a], places[b]) for a, b in pairs if max(a, b) < count and places[a].layer < places[b].layer]
+    routes = arrange(places, edges)
+    assert routes.keys() == set(edges)
+    everything: dict[int, list[Place]] = {}
+    for place in {*places, *(lane for route in routes.values() for lane in route)}:
+        everything.setdefault(place.layer, []).append(place)
+    for (source, target), route in routes.items():
+        assert [lane.layer for lane in route] == list(range(source.layer + 1, target.layer))
+    for layer in everything.values():
+        layer.sort(key=lambda p: p.y)
+        for a, b in itertools.pairwise(layer):
+            assert b.y - a.y >= (a.height + b.height) / 2 + 5 - 1e-9
+    assert min(p.y - p.height / 2 for layer in everything.values() for p in layer) == pytest.approx(0.0)
+
+
+def test_what_is_joined_alone_stands_level() -> None:
+    chain = [Place(k, 30.0) for k in range(5)]
+    arrange(chain, list(itertools.pairwise(chain)))
+    assert len({p.y for p in chain}) == 1
+
+
+@pytest.mark.parametrize("steps", [45, 700])
+def test_large_graphs_are_drawn_at_once(steps: int) -> None:
+    def chain(x: Any) -> Any:
+        for _ in range(steps):
+            x = jg.sin(x) * x
+        return x.sum()
+
+    function = jit(jg.value_and_grad(chain))
+    graph, drawing = function.graph(np.ones(3)), function.draw(np.ones(3))
+    assert len(graph.nodes) > 6 * steps
+    start = time.perf_counter()
+    text = drawing.svg()
+    assert time.perf_counter() - start < (4 if steps < 100 else 20)  # about 0.3 s and 1.5 s on an idle machine
+    assert len(text) < 2000 * len(graph.nodes)
+    ElementTree.fromstring(text)
+
+
+def test_graphs_without_operations_are_drawn_too() -> None:
+    constant = np.ones(2)
+    for function in (lambda x: x, lambda x: (x, 3.0), lambda x: constant, lambda: jg.exp(constant), lambda: 1):
+        args = (np.ones(2),) * function.__code__.co_argcount
+        ElementTree.fromstring(jit(function).draw(*args).svg())
+        assert str(jit(function).draw(*args)).endswith("}")

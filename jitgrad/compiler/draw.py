@@ -1,34 +1,45 @@
-"""A graph as DOT text: forward and backward in two colours, detach boundaries as a visible cut."""
+"""A graph as a picture in notebooks and as DOT text elsewhere: forward and backward in two colours, detach as a cut."""
 
 from __future__ import annotations
 
+from jitgrad.compiler.picture import BACKWARD, CUT, FORWARD, svg
 from jitgrad.core.graph import Atom, Constant, Graph
 from jitgrad.ops.linear import stop_gradient_view
 
-__all__ = ["Drawing", "dot"]
-
-_FORWARD, _BACKWARD, _CUT = "#dbe9f6", "#fbe3cf", "#d62728"
+__all__ = ["Drawing", "dot", "draw"]
 
 
 class Drawing:
-    """DOT text of a graph; notebooks show it as a picture where graphviz is installed, else as text."""
+    """A drawn graph: notebooks show the picture; ``str`` gives DOT text, ``svg()`` the picture as text for a file."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
 
     def __str__(self) -> str:
-        return self.text
+        return dot(self._graph)
+
+    def svg(self) -> str:
+        """The picture as self-contained SVG text; it needs no graphviz."""
+        return svg(self._graph)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
 
     def _repr_html_(self) -> str:
-        escaped = self.text.replace("&", "&amp;").replace("<", "&lt;")
-        return f"<pre>{escaped}</pre>"
+        # wide graphs scroll instead of shrinking
+        return f'<div style="overflow-x: auto">{self.svg()}</div>'
 
 
-def dot(graph: Graph) -> Drawing:
+def draw(graph: Graph) -> Drawing:
+    """The drawing of a graph."""
+    return Drawing(graph)
+
+
+def dot(graph: Graph) -> str:
     """The graph as DOT; what belongs to a gradient has the second colour."""
     names: dict[Atom, str] = {}
     lines = [
-        f"digraph {graph.name} {{",
+        f'digraph "{graph.name}" {{',
         '  rankdir=LR; node [shape=box, style="filled,rounded", fontname="Helvetica"];',
     ]
     for k, variable in enumerate(graph.inputs):
@@ -48,17 +59,17 @@ def dot(graph: Graph) -> Drawing:
 
     for k, node in enumerate(graph.nodes):
         cut = node.primitive is stop_gradient_view
-        colour = "white" if cut else _BACKWARD if node.backward else _FORWARD
+        colour = "white" if cut else BACKWARD if node.backward else FORWARD
         label = "detach" if cut else node.primitive.name
-        extra = f', color="{_CUT}", penwidth=2, style="dashed"' if cut else ""
+        extra = f', color="{CUT}", penwidth=2, style="dashed"' if cut else ""
         for v in node.outputs:
             names[v] = f"node{k}"
         lines.append(f'  node{k} [label="{label}\\n{node.outputs[0].aval!r}", fillcolor="{colour}"{extra}];')
         for a in node.inputs:
-            edge = f' [color="{_CUT}", style=dashed]' if cut else ""
+            edge = f' [color="{CUT}", style=dashed]' if cut else ""
             lines.append(f"  {name(a)} -> node{k}{edge};")
     for k, atom in enumerate(graph.outputs):
         lines.append(f"  result{k} [shape=ellipse, fillcolor=white];")
         lines.append(f"  {name(atom)} -> result{k};")
     lines.append("}")
-    return Drawing("\n".join(lines))
+    return "\n".join(lines)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitgrad.autodiff.node import GradNode, next_tick
-from jitgrad.compiler.draw import Drawing, dot
+from jitgrad.compiler.draw import Drawing, draw
 from jitgrad.compiler.executable import Executable
 from jitgrad.compiler.explain import Explanation, explain
 from jitgrad.compiler.passes import same_program, simplify
@@ -337,9 +337,9 @@ class JitFunction:
         return explain(self._lookup(self._bind(args, kwargs)).executable)
 
     def draw(self, *args: Any, **kwargs: Any) -> Drawing:
-        """The traced graph as DOT text (``print`` it, or render it with graphviz): gradients in a second colour, detach
-        boundaries as a cut."""
-        return dot(self.graph(*args, **kwargs))
+        """The traced graph as a picture: notebooks show it, ``print`` gives DOT text, ``.svg()`` the text of an SVG file.
+        Gradients have a second colour, detach boundaries are a cut."""
+        return draw(self.graph(*args, **kwargs))
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """The source of the kernels for these arguments, commented with the lines of the function that it comes from."""
