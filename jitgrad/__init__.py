@@ -12,7 +12,6 @@ import numpy as _np
 from jitgrad import autograd, errors, linalg
 from jitgrad._version import __version__
 from jitgrad.core.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
-from jitgrad.kernels.report import CacheInfo, cache_info, clear_cache
 from jitgrad.ops.catalog import public_names as _public_names
 from jitgrad.tensor import Tensor
 from jitgrad.tensor.creation import asarray, from_dlpack, from_numpy, tensor
@@ -52,7 +51,16 @@ __all__ = [  # noqa: PLE0604
 ]  # fmt: skip
 
 
+_LATER = {  # not for free, and not for every program
+    "testing": "jitgrad.testing",
+    "CacheInfo": "jitgrad.kernels.report",
+    "cache_info": "jitgrad.kernels.report",
+    "clear_cache": "jitgrad.kernels.report",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "testing":  # on demand: it is for tests, and not for free
-        return _importlib.import_module("jitgrad.testing")
-    raise AttributeError(f"module 'jitgrad' has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module 'jitgrad' has no attribute {name!r}")
+    module = _importlib.import_module(_LATER[name])
+    return module if name == "testing" else getattr(module, name)

@@ -14,9 +14,10 @@ Arguments are NumPy scalars, Python numbers or arrays (then the functions work e
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -295,24 +296,32 @@ def fma(a: Any, b: Any, c: Any) -> Any:
     return out[()]
 
 
+@functools.cache
+def _rational() -> Any:
+    """``fractions.Fraction``, which only this function needs."""
+    return importlib.import_module("fractions").Fraction
+
+
 def _fma(a: Any, b: Any, c: Any) -> Any:
     """Exact rational arithmetic: slow, and right where a*b alone would overflow, underflow or cancel."""
     if not (np.isfinite(a) and np.isfinite(b)):
         return _quiet(lambda: a * b + c)
     if not np.isfinite(c):
         return c
-    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    fraction = _rational()
+    exact = fraction(float(a)) * fraction(float(b)) + fraction(float(c))
     # An exact zero has the sign that ordinary arithmetic gives it.
     return _round(exact, type(a)) if exact else _quiet(lambda: a * b + c)
 
 
-def _round(q: Fraction, kind: type[np.floating[Any]]) -> Any:
+def _round(q: Any, kind: type[np.floating[Any]]) -> Any:
     """The number of the type `kind` nearest to a nonzero rational, ties to even."""
+    fraction = _rational()
     info = np.finfo(kind)
     # The exponent that makes one unit in the last place 1; a subnormal result has fewer bits.
     e = abs(q.numerator).bit_length() - q.denominator.bit_length()
-    if abs(q) < Fraction(2) ** e:
+    if abs(q) < fraction(2) ** e:
         e -= 1
     e = max(e, int(info.minexp)) - int(info.nmant)
-    n = round(abs(q) / Fraction(2) ** e)
+    n = round(abs(q) / fraction(2) ** e)
     return _quiet(lambda: kind(math.copysign(np.ldexp(float(n), e), 1 if q > 0 else -1)))

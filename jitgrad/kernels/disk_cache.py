@@ -44,7 +44,15 @@ from typing import NamedTuple
 from jitgrad.config import settings
 from jitgrad.errors import CacheWarning
 
-__all__ = ["CacheEntry", "CacheStats", "DiskCache", "default_cache", "default_directory", "environment_key"]
+__all__ = [
+    "CacheEntry",
+    "CacheStats",
+    "DiskCache",
+    "default_cache",
+    "default_directory",
+    "environment_key",
+    "kernel_key",
+]
 
 _MAGIC = b"JITGRAD\0"
 _FORMAT = 1
@@ -516,6 +524,11 @@ _NEUTRAL = frozenset(
         "NUMBA_TRACE",
     }
 )
+
+
+def kernel_key(environment: bytes, name: str, source: str, signature: tuple[str, ...]) -> str:
+    """The key of one kernel: a hash of its source and argument types, and of what every kernel depends on."""
+    return hashlib.sha256(environment + repr((name, source, signature)).encode()).hexdigest()
 
 
 def environment_key(

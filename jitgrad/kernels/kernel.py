@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
-import logging
 import os
 import threading
 import time
@@ -18,10 +16,10 @@ import numpy as np
 
 from jitgrad import config
 from jitgrad.errors import CacheWarning
-from jitgrad.kernels import disk_cache, python_form
+from jitgrad.kernels import python_form
 from jitgrad.kernels.text import function_source
 
-__all__ = ["ArrayKernel", "Counters", "counters", "entry_point", "forget_kernels", "interop", "kernel_mode"]
+__all__ = ["ArrayKernel", "Counters", "counters", "entry_point", "forget_kernels", "interop", "kernel_mode", "logger"]
 
 
 @dataclass
@@ -37,7 +35,13 @@ class Counters:
 
 
 counters = Counters()
-_log = logging.getLogger("jitgrad")
+
+
+def logger() -> Any:
+    """The logger of the package; ``logging`` is imported when there is something to say."""
+    return importlib.import_module("logging").getLogger("jitgrad")
+
+
 _SLOW: Final = 0.5  # seconds of a compilation that is worth a line
 _lock = threading.RLock()
 
@@ -91,13 +95,13 @@ def _bridge() -> Any:
 
 def _compiled(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., Any]:
     bridge = _bridge()
+    disk_cache = importlib.import_module("jitgrad.kernels.disk_cache")  # with Numba: not needed before
     cache = disk_cache.default_cache()
     cpu_name, cpu_features = bridge.cpu()
     environment = disk_cache.environment_key(
         versions=bridge.versions(), cpu_name=cpu_name, cpu_features=cpu_features, options=bridge.options()
     )
-    digest = hashlib.sha256(environment + repr((name, source, signature)).encode())
-    key = digest.hexdigest()
+    key = disk_cache.kernel_key(environment, name, source, signature)
     start = time.perf_counter()
     payload = cache.load(key)
     result = None
@@ -113,7 +117,7 @@ def _compiled(name: str, source: str, signature: tuple[str, ...]) -> Callable[..
         seconds = time.perf_counter() - start
         counters.compile_seconds += seconds
         if seconds > _SLOW:
-            _log.info("compiled %s in %.2f s", name, seconds)
+            logger().info("compiled %s in %.2f s", name, seconds)
         counters.names.append(name)
         cache.store(key, bridge.serialize(result))
     else:

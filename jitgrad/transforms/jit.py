@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -24,7 +23,7 @@ from jitgrad.core.modes import forward, grad_mode
 from jitgrad.core.trace import atom_of, current_graph, same_bytes, tracing_into
 from jitgrad.eager import forget_plans
 from jitgrad.errors import GraphError, InPlaceError, UnsupportedError, user_line
-from jitgrad.kernels.kernel import kernel_mode
+from jitgrad.kernels.kernel import kernel_mode, logger
 from jitgrad.ops.linear import copy_of
 from jitgrad.ops.selection import where
 from jitgrad.tensor import Tensor, as_tensor
@@ -38,7 +37,7 @@ from jitgrad.transforms.trees import Structure, flatten
 
 __all__ = ["JitFunction", "jit"]
 
-_log = logging.getLogger("jitgrad")
+_DEBUG: Final = 10  # logging.DEBUG
 _NUMBERS = (bool, int, float)
 _TEMPORARY: Final = 3  # references to what only a list of pairs refers to, while the pairs are looped over
 _USABLE: Final = 0x101  # ndarray.flags.num: C-contiguous and aligned
@@ -240,10 +239,10 @@ class JitFunction:
         for node in live.nodes:
             if node.backward and node.where == caller:
                 node.where = None  # where the function happens to be called from is not where a gradient comes from
-        if _log.isEnabledFor(logging.DEBUG):
+        if (log := logger()).isEnabledFor(_DEBUG):
             avals = ", ".join(repr(v.aval) for v in live.inputs)
             seconds = time.perf_counter() - start
-            _log.debug(
+            log.debug(
                 "traced %s(%s) in %.4f s: %d operations; called at %s",
                 self._name,
                 avals,
