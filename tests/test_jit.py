@@ -401,6 +401,21 @@ def constant_mask_written(x: Any) -> Any:
     return c
 
 
+@alias
+def number_where_a_mask_holds(x: Any) -> Any:
+    c = x * x
+    c[c > 9.0] = 0.25
+    c[:, 1:][x[:, 1:] < 3.0] = 2
+    return c
+
+
+@alias
+def traced_number_where_a_mask_of_rows_holds(x: Any) -> Any:
+    c = x * x
+    c[x[:, 0] > 2.0] = x[0, 0]
+    return c * x
+
+
 def scalar_of(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: weighted([function(x)])
 
@@ -1222,7 +1237,7 @@ def test_errors_of_conversion() -> None:
 
     def mask_written(x: Any) -> Any:
         y = x * 1
-        y[y > 1] = 0.0
+        y[y > 1] = x[:2]
         return y
 
     with pytest.raises(UnsupportedError, match=r"jg\.where"):

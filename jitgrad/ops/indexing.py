@@ -14,7 +14,7 @@ from jitgrad.core.trace import note_read
 from jitgrad.errors import ArgumentError, IndexingError, ShapeError, UnsupportedError
 from jitgrad.ops.axes import axis_of
 from jitgrad.ops.blocks import Call, operation, uniform
-from jitgrad.ops.linear import BasicIndex, bounded, expand, gather, permute, reshape_to, slice_view, take_at
+from jitgrad.ops.linear import BasicIndex, bounded, convert, expand, gather, permute, reshape_to, slice_view, take_at
 from jitgrad.ops.selection import where as choose
 from jitgrad.ops.shape import ravel
 
@@ -62,8 +62,9 @@ def _plain(item: Any) -> Any:
 def _traced_index(item: Value) -> Value:
     if item.dtype.kind == "b":
         raise UnsupportedError(
-            "a boolean index that is traced: the shape of the result would depend on values; use jg.where, or pass the "
-            "mask as a constant"
+            "a boolean index that is traced: the shape of the result would depend on values; write "
+            "jg.where(mask, new, old) for x[mask] = new, and jg.where(mask, x, 0).sum() for x[mask].sum(), or pass the mask "
+            "as a constant"
         )
     if item.dtype.kind not in "iu":
         raise IndexingError(f"indices must be {_KINDS}, not an array of {item.dtype}")
@@ -260,12 +261,14 @@ def traced_getitem(x: Value, items: tuple[Any, ...]) -> Value:
     extents = [view.shape[a] for a in axes]
     shapes = [np.shape(a) for a in arrays]
     try:
-        np.broadcast_shapes(*shapes)
+        empty = 0 in np.broadcast_shapes(*shapes)
     except ValueError:
         raise IndexingError(f"index arrays of shapes {', '.join(map(str, shapes))} do not broadcast together") from None
     positions: Value = None
     for k, (array, extent) in enumerate(zip(arrays, extents, strict=True)):
-        part = bounded(as_value(array), extent=extent, axis=axes[k]) * math.prod(extents[k + 1 :])
+        found = as_value(array)  # where nothing is chosen NumPy checks no bounds
+        part = convert(found, dtype=np.dtype(np.int64)) if empty else bounded(found, extent=extent, axis=axes[k])
+        part = part * math.prod(extents[k + 1 :])
         positions = part if positions is None else positions + part
     first = axes[0] if together else 0
     others = [a for a in range(view.ndim) if a not in axes]

@@ -32,6 +32,7 @@ from jitgrad.ops.linear import (
     slice_view,
     to_numpy_index,
 )
+from jitgrad.ops.selection import where
 from jitgrad.tensor.engine import as_tensor
 from jitgrad.tensor.storage import (
     aliased,
@@ -223,6 +224,13 @@ def set_item(target: Tensor, index: Any, value: Any) -> None:
     """``target[index] = value``."""
     operation = "x[...] = value"
     _check_target(target, operation)
+    if isinstance(index, Tensor) and index.is_traced and index.dtype.kind == "b":
+        given = _given(target, value, operation)
+        if given.size == 1 and index.shape == target.shape[: index.ndim]:  # the shape does not depend on values
+            mask = index.reshape((*index.shape, *(1,) * (target.ndim - index.ndim)))
+            new = _fitted(target, given.reshape(()), operation, target.shape)
+            assign(target, where(mask, new, target), operation)
+            return
     items = plain_index(index)
     basic = basic_index(items, target.shape)
     value = _given(target, value, operation)

@@ -167,6 +167,8 @@ def _differentiable(leaf: Any, what: str) -> Tensor:
 
 def scalar_result(value: Any, what: str) -> Tensor:
     """The value of a function as a tensor of one element."""
+    if value is None:
+        raise ArgumentError(f"{what}: the function returned None; it must return a scalar")
     tensor = as_tensor(value, f"{what}, value of the function")
     if tensor.size != 1:
         raise ArgumentError(
