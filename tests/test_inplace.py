@@ -1037,3 +1037,14 @@ class TestAugmentedItems:
         assert alias.tolist() == [2.0, 2.0]
         with pytest.raises(jg.errors.InPlaceError):
             y.sum().backward()
+
+
+def test_masks_of_a_0d_tensor() -> None:
+    for mask, written in ((np.array(True), True), (np.array(False), False), (True, True), (False, False)):
+        x = jg.tensor(2.0, requires_grad=True)
+        y = x * x
+        y[mask] = x
+        (y * x).backward()
+        assert y.item() == (2.0 if written else 4.0)
+        assert x.grad is not None
+        assert x.grad.item() == (4.0 if written else 12.0)

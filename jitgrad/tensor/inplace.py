@@ -260,7 +260,10 @@ def set_item(target: Tensor, index: Any, value: Any) -> None:
         edge, slot = _new_history(target, replaced, target._chain)
         del replaced
     logged = _make_room(target)
-    target._value[np.unravel_index(positions, target.shape)] = fitted._value
+    if target.ndim:
+        target._value[np.unravel_index(positions, target.shape)] = fitted._value
+    elif positions.size:  # NumPy's index for no axes
+        target._value[...] = fitted._value.reshape(())
     _finish(target, operation, target._value if logged else None)
     _follow(target, edge, slot)
 
