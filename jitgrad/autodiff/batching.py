@@ -45,7 +45,7 @@ from jitgrad.ops.linear import (
     sum_over,
     take_at,
 )
-from jitgrad.ops.products import matrix_product, matrix_vector, vector_dot, vector_outer
+from jitgrad.ops.products import column, matrix_product, matrix_vector, vector_dot, vector_outer
 from jitgrad.ops.sorting import sorting_positions
 from jitgrad.ops.statistics import ranked_positions
 
@@ -377,16 +377,12 @@ def _matrix_product(operands: Sequence[Batched], params: Params) -> Value:
     return matrix_product(whole(x), whole(y), **params)
 
 
-def _column(x: Value) -> Value:
-    return reshape_to(x, shape=(*x.shape, 1))
-
-
 def _matrix_vector(operands: Sequence[Batched], params: Params) -> Value:
     a, x = operands
     t = params["t"]
     if not a.batched:
         return matrix_product(x.value, a.value, ta=False, tb=not t)
-    made = matrix_product(a.value, _column(x.value), ta=t, tb=False)
+    made = matrix_product(a.value, column(x.value), ta=t, tb=False)
     return reshape_to(made, shape=made.shape[:-1])
 
 
@@ -399,7 +395,7 @@ def _vector_dot(operands: Sequence[Batched], params: Params) -> Value:
     if x.value.dtype.kind == "f":
         return sum_over(multiply(x.value, y.value), axes=(1,))
     row = reshape_to(x.value, shape=(x.value.shape[0], 1, *x.value.shape[1:]))
-    return reshape_to(matrix_product(row, _column(y.value), ta=False, tb=False), shape=x.value.shape[:1])
+    return reshape_to(matrix_product(row, column(y.value), ta=False, tb=False), shape=x.value.shape[:1])
 
 
 def _vector_outer(operands: Sequence[Batched], params: Params) -> Value:

@@ -6,7 +6,7 @@ run over the axes of their space; where all that a loop touches has exactly its 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64
 from jitgrad.core.graph import Atom, Constant, Node, Variable
 from jitgrad.core.primitive import Elementwise, Reduce
 from jitgrad.errors import UnsupportedError
-from jitgrad.kernels.loops import literal, node_lines
+from jitgrad.kernels.loops import indent, literal, node_lines
 from jitgrad.kernels.text import function_source, inline
 from jitgrad.ops.linear import (
     convert,
@@ -77,10 +77,6 @@ class Emitted:
     formulas: list[str | None]
     returned: int | None  # the number of the result that the kernel returns instead of writing it
     signature: tuple[str, ...]
-
-
-def _indent(lines: Sequence[str], depth: int) -> list[str]:
-    return ["    " * depth + line for line in lines]
 
 
 def _sum(*terms: str) -> str:
@@ -395,10 +391,10 @@ class _Emitter:
             getattr(self, f"_{sink.kind}")(sink, index, before, after, rows, ndim)
         if self.flat:
             total = " * ".join(loop.space)
-            return [*before, f"for i in range({total}):", *_indent(self.body, 1), *after]
+            return [*before, f"for i in range({total}):", *indent(self.body, 1), *after]
         lines = list(self.body)
         for depth in range(len(loop.space) - 1, -1, -1):
-            lines = [f"for i{depth} in range({loop.space[depth]}):", *_indent(lines, 1)]
+            lines = [f"for i{depth} in range({loop.space[depth]}):", *indent(lines, 1)]
             if depth in rows:
                 lines = [*rows[depth][0], *lines, *rows[depth][1]]
         return [*before, *lines, *after]
@@ -492,7 +488,7 @@ class _Emitter:
                 inline(impl.finish, [total, f"({count})"], result, kind) if impl.finish else [f"{result} = {total}"]
             )
             lines.append(f"store({self.names[target]}, j, {result})")
-            after += [*comment, f"for j in range({size}):", *_indent(lines, 1)]
+            after += [*comment, f"for j in range({size}):", *indent(lines, 1)]
 
     def _finish(self, target: Variable, total: str, count: str, impl: Reduce, end: list[str], kept: Index) -> None:
         result = total
@@ -599,7 +595,7 @@ class _Emitter:
         body = without_comments(lines)
 
         def text(statements: list[str]) -> str:
-            whole = [f"def {self.name}({', '.join(arguments)}):", *_indent([*head, *(statements or ["pass"])], 1)]
+            whole = [f"def {self.name}({', '.join(arguments)}):", *indent([*head, *(statements or ["pass"])], 1)]
             return helpers + "\n".join(whole) + "\n"
 
         read: list[Any] = [*self.graph.inputs, *self.captured]

@@ -24,7 +24,6 @@ class FusedStep:
     def __init__(self, name: str, graph: Graph) -> None:
         self.graph = graph
         self.plan = plan(graph.verify())
-        self.input_symbols = [self.plan.extents.shape(v) for v in graph.inputs]
         self.emitted: Emitted = emit(name, self.plan)
         emitted = self.emitted
         self.entry = entry_point(name, emitted.source, emitted.signature)

@@ -50,7 +50,7 @@ def _operations(node: Node) -> int:
     return 0
 
 
-def _names(plan: Plan, loop: Loop) -> str:
+def _names(loop: Loop) -> str:
     kinds = {"store": "stores", "reduce": "reduces", "dot": "sums products", "scatter": "scatters"}
     return ", ".join(f"{kinds[s.kind]} {s.target.aval!r}" for s in loop.sinks)
 
@@ -64,7 +64,7 @@ def _stage_lines(plan: Plan) -> list[str]:
                 lines.append(f"    stage {number}: {run.node.primitive.name} of {shapes}")
             else:
                 space = " x ".join(run.space) or "one element"
-                lines.append(f"    stage {number}: loop over {space}: {_names(plan, run)}")
+                lines.append(f"    stage {number}: loop over {space}: {_names(run)}")
     return lines
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitgrad.core.graph import Atom, Constant, Extent, Graph, Node
+from jitgrad.core.graph import Atom, Extent, Graph, Node
 from jitgrad.core.primitive import Elementwise, Reduce
 from jitgrad.ops.linear import convert, copy_of, expand, flip_view, gather, permute, place, reshape_to, slice_view
 from jitgrad.ops.products import matrix_product, matrix_vector, vector_dot, vector_outer
@@ -25,7 +25,6 @@ class Extents:
     def __init__(self, graph: Graph) -> None:
         self._parent: dict[Axis, Axis] = {}
         self._symbols: dict[Axis, str] = {}
-        self._nodes: dict[Atom, Node] = {v: n for n in graph.nodes for v in n.outputs}
         self.values: list[int] = []
         self.formulas: list[str | None] = []  # of numbers that are no extents, in earlier symbols
         for node in graph.nodes:
@@ -148,8 +147,3 @@ def index_axes(index: tuple[Any, ...], ndim: int) -> list[tuple[int | None, int,
         found.append((part, axis, (None, None, None)))
         part += 1
     return found
-
-
-def is_array_constant(atom: Atom) -> bool:
-    """A captured array, as opposed to a plain number."""
-    return isinstance(atom, Constant) and not atom.is_literal

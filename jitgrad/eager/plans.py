@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -115,15 +116,15 @@ class Plan:
         axes: tuple[int, ...] = self.params["axes"]
         (aval,) = infer(self.primitive, self.avals, self.params)
         self.aval, self.shape, self.dtype = aval, aval.shape, aval.dtype
-        count = _product(x.shape[i] for i in axes)
+        count = math.prod(x.shape[i] for i in axes)
         if impl.needs_elements and count == 0 and aval.size:
             raise ShapeError(f"{self.primitive.name}: an empty axis of shape {x.shape} has no value; axes {axes}")
         grouped = not axes or axes == tuple(range(axes[0], axes[-1] + 1))
-        inner = _product(x.shape[axes[-1] + 1 :]) if axes and grouped else 1
+        inner = math.prod(x.shape[axes[-1] + 1 :]) if axes and grouped else 1
         if not axes:
             folded = (x.size, 1, 1)
         elif grouped:
-            folded = (_product(x.shape[: axes[0]]), count, inner)
+            folded = (math.prod(x.shape[: axes[0]]), count, inner)
         else:
             folded = (aval.size, count, 1)
         order = None if grouped else tuple(i for i in range(x.ndim) if i not in axes) + axes
@@ -148,13 +149,6 @@ class Plan:
             return out
 
         self.run = run_reduction
-
-
-def _product(extents: Any) -> int:
-    total = 1
-    for n in extents:
-        total *= n
-    return total
 
 
 def layouts_of(avals: Sequence[ShapedArray], out: ShapedArray) -> str:

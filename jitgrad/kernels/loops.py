@@ -23,7 +23,7 @@ from jitgrad.core.primitive import Elementwise, Reduce
 from jitgrad.errors import DefinitionError
 from jitgrad.kernels.text import inline
 
-__all__ = ["emit_elementwise", "emit_reduction", "literal", "node_lines"]
+__all__ = ["emit_elementwise", "emit_reduction", "indent", "literal", "node_lines"]
 
 
 def literal(value: Any, dtype: np.dtype[Any]) -> str:
@@ -96,16 +96,17 @@ def emit_elementwise(name: str, graph: Graph, names: Sequence[str], outputs: Seq
         body.append(f"store({array}, {index}, {value})")
     lines = [f"def {name}({', '.join([*names, *outputs])}):"]
     if strided:
-        lines += _indent([f"n = last_extent({outputs[0]})", *before, f"for row in range(rows({outputs[0]})):"], 1)
-        lines += _indent([*rows, "for i in range(n):"], 2)
-        lines += _indent(body, 3)
+        lines += indent([f"n = last_extent({outputs[0]})", *before, f"for row in range(rows({outputs[0]})):"], 1)
+        lines += indent([*rows, "for i in range(n):"], 2)
+        lines += indent(body, 3)
     else:
-        lines += _indent([f"n = size({outputs[0]})", *before, "for i in range(n):"], 1)
-        lines += _indent(body, 2)
+        lines += indent([f"n = size({outputs[0]})", *before, "for i in range(n):"], 1)
+        lines += indent(body, 2)
     return "\n".join(lines) + "\n"
 
 
-def _indent(lines: Sequence[str], depth: int) -> list[str]:
+def indent(lines: Sequence[str], depth: int) -> list[str]:
+    """Lines of source text, some levels deeper."""
     return ["    " * depth + line for line in lines]
 
 
@@ -121,20 +122,20 @@ def emit_reduction(name: str, impl: Reduce, dtype: np.dtype[Any], finish: Callab
     end_across = inline(finish, ["old", "n"], "result", kind) if finish else ["result = old"]
     lines = [
         f"def {name}(x, acc, out, outer, n, inner):",
-        *_indent(["if inner == 1:"], 1),
-        *_indent(["for o in range(outer):"], 2),
-        *_indent(
+        *indent(["if inner == 1:"], 1),
+        *indent(["for o in range(outer):"], 2),
+        *indent(
             [f"total = {accumulator.name if accumulator != BOOL else 'boolean'}({start})", "for k in range(n):"], 3
         ),
-        *_indent(["x_i = load(x, o * n + k)", *along], 4),
-        *_indent([*end, "store(out, o, result)"], 3),
-        *_indent(["else:"], 1),
-        *_indent(["for o in range(outer):"], 2),
-        *_indent(["for i in range(inner):"], 3),
-        *_indent([f"store(acc, i, {start})"], 4),
-        *_indent(["for k in range(n):", "    row = (o * n + k) * inner", "    for i in range(inner):"], 3),
-        *_indent(["old = load(acc, i)", "x_i = load(x, row + i)", *across, "store(acc, i, new)"], 5),
-        *_indent(["for i in range(inner):"], 3),
-        *_indent(["old = load(acc, i)", *end_across, "store(out, o * inner + i, result)"], 4),
+        *indent(["x_i = load(x, o * n + k)", *along], 4),
+        *indent([*end, "store(out, o, result)"], 3),
+        *indent(["else:"], 1),
+        *indent(["for o in range(outer):"], 2),
+        *indent(["for i in range(inner):"], 3),
+        *indent([f"store(acc, i, {start})"], 4),
+        *indent(["for k in range(n):", "    row = (o * n + k) * inner", "    for i in range(inner):"], 3),
+        *indent(["old = load(acc, i)", "x_i = load(x, row + i)", *across, "store(acc, i, new)"], 5),
+        *indent(["for i in range(inner):"], 3),
+        *indent(["old = load(acc, i)", *end_across, "store(out, o * inner + i, result)"], 4),
     ]
     return "\n".join(lines) + "\n"

@@ -25,7 +25,8 @@ from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.blocks import host
 from jitgrad.ops.elementwise import sign
 from jitgrad.ops.linear import sum_over
-from jitgrad.ops.matrices import Tangents, column, identity, lower, mm, mt, row, run, same_aval, solve_lower
+from jitgrad.ops.matrices import Tangents, identity, lower, mm, mt, run, same_aval, solve_lower
+from jitgrad.ops.products import column, row
 
 Array = np.ndarray[Any, Any]
 

@@ -66,16 +66,6 @@ def mt(x: Value) -> Value:
     return permute(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
-def row(x: Value) -> Value:
-    """Vectors as one-row matrices."""
-    return reshape_to(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
-
-
-def column(x: Value) -> Value:
-    """Vectors as one-column matrices."""
-    return reshape_to(x, shape=(*x.shape, 1))
-
-
 def scalars(x: Value) -> Value:
     """Numbers as one-element matrices."""
     return reshape_to(x, shape=(*x.shape, 1, 1))

@@ -455,15 +455,17 @@ def _sum_products(x: Value, y: Value) -> Value:
         made = sum_over(multiply(x, y), axes=(len(shape) - 1,))
         return made if made.dtype == x.dtype else convert(made, dtype=x.dtype)
     x, y = (expand(v, shape=shape) for v in (x, y))
-    made = matrix_product(_row(x), _column(y), ta=False, tb=False)  # of booleans: and, or
+    made = matrix_product(row(x), column(y), ta=False, tb=False)  # of booleans: and, or
     return reshape_to(made, shape=shape[:-1])
 
 
-def _row(x: Value) -> Value:
+def row(x: Value) -> Value:
+    """Vectors as one-row matrices."""
     return reshape_to(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
 
 
-def _column(x: Value) -> Value:
+def column(x: Value) -> Value:
+    """Vectors as one-column matrices."""
     return reshape_to(x, shape=(*x.shape, 1))
 
 
@@ -489,7 +491,7 @@ def matvec(x1: Any, x2: Any) -> Value:
         raise ShapeError(f"matvec: shapes {a.shape} and {x.shape}: a stack of matrices and one of vectors is needed")
     if x.ndim == 1:
         return matmul(a, x)
-    made = matmul(a, _column(x))
+    made = matmul(a, column(x))
     return reshape_to(made, shape=made.shape[:-1])
 
 
@@ -515,7 +517,7 @@ def vecmat(x1: Any, x2: Any) -> Value:
         raise ShapeError(f"vecmat: shapes {x.shape} and {a.shape}: a stack of vectors and one of matrices is needed")
     if x.ndim == 1 or a.ndim == 2:
         return matmul(x, a)
-    made = matmul(_row(x), a)
+    made = matmul(row(x), a)
     return reshape_to(made, shape=(*made.shape[:-2], made.shape[-1]))
 
 

@@ -196,7 +196,7 @@ class JitFunction:
         return Arguments(self, args, kwargs, positions, names, leaves, structure, tuple(map(_exact, static)))
 
     def _lookup(self, arguments: Arguments) -> Compiled:
-        key = arguments.key()
+        key = arguments.key
         found = self._compiled.get(key)
         if found is None or not found.holds:
             new = found is None
@@ -371,6 +371,7 @@ class Arguments:
                 )
             self.tensors.append(as_tensor(leaf, "jit, argument"))
 
+    @functools.cached_property
     def key(self) -> Any:
         """What the compiled code depends on."""
         kinds = tuple([(_is_weak(v), t.dtype, t.shape) for v, t in zip(self.leaves, self.tensors, strict=True)])
@@ -441,7 +442,7 @@ class _JitRecorder:
         self.outputs = len(out_avals)
         self.needs = needs
         self.fresh = (True,) * len(needs)
-        key = (arguments.key(), tuple(needs))
+        key = (arguments.key, tuple(needs))
         found = function._pulls.get(key)
         if found is None:
             # the gradient is traced on its own: it must be that of the very program that ran

@@ -60,7 +60,7 @@ class _Text(str):
 
 def _program(owner: _Jitted, arguments: _Bound, freeze: bool) -> tuple[Program, Any]:
     """What is compiled for these arguments, from memory where captured arrays are still as they were."""
-    key = ("program", freeze, arguments.key())
+    key = ("program", freeze, arguments.key)
     found = owner._numba.get(key)
     if found is not None and all(same_bytes(_now(source), copy) for source, copy in found[2]):
         return found[:2]  # type: ignore[no-any-return]

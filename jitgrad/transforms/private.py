@@ -199,7 +199,7 @@ def wants_tensors(args: Sequence[Any]) -> bool:
     return any(isinstance(a, Tensor) if is_leaf(a) else any(isinstance(x, Tensor) for x in flatten(a)[0]) for a in args)
 
 
-def leave(value: Any, as_tensors: bool, like: Any = None) -> Any:
+def leave(value: Any, as_tensors: bool) -> Any:
     """A result as the user gets it: a tensor, or a number for 0-d and a writable contiguous ndarray."""
     if not isinstance(value, Tensor):
         return value
