@@ -194,6 +194,18 @@ def test_nans_and_infinities_of_every_operation(name: str) -> None:
     value, found = jit(both)(*args)
     assert_same(value, expected, name)
     assert_all_same(found, gradients, f"gradient of {name}")
+    assert_same_elements(value, expected, name)
+    assert_same_elements(found, gradients, f"gradient of {name}")
+
+
+def assert_same_elements(actual: Any, expected: Any, what: str) -> None:
+    """Each element equal to a few ulp of itself, however large the others are."""
+    for got, want in zip(results_of(actual), results_of(expected), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-13, atol=0, equal_nan=True, err_msg=what)
+
+
+def results_of(found: Any) -> list[Array]:
+    return [array(v) for v in (found if isinstance(found, tuple | list) else (found,))]
 
 
 def _merged(xs: Any, places: Any, moving: Any) -> list[Any]:

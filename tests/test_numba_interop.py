@@ -397,10 +397,11 @@ def test_an_ordinary_dispatcher_without_object_mode(step):
     assert isinstance(step, numba.core.dispatcher.Dispatcher)
     assert step.targetoptions["nopython"]
     assert_same(step(*data()), logistic_by_hand(*data()))
+    compiled = len(step.signatures)  # other tests may have called it with other layouts
     assert_same(step(*data(7, 5)), logistic_by_hand(*data(7, 5)))
     assert_same(step(*data(1, 1)), logistic_by_hand(*data(1, 1)))
     assert_same(step(*data(300, 20)), logistic_by_hand(*data(300, 20)))
-    assert len(step.signatures) == 1  # one compile, whatever the extents
+    assert len(step.signatures) == compiled  # whatever the extents
     assert not any(o.objectmode for o in step.overloads.values())
     value, gradient = step(*data())
     assert type(value) is float
