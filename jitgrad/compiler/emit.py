@@ -13,33 +13,34 @@ from typing import Any
 import numpy as np
 
 from jitgrad.compiler.extents import index_axes, unit_reshape
-from jitgrad.compiler.fuse import Call, Loop, Plan, Sink
+from jitgrad.compiler.fuse import SCATTERS, Call, Loop, Plan, Sink
 from jitgrad.compiler.lines import UserLines, arranged, without_comments
 from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64
-from jitgrad.core.graph import Atom, Constant, Node, Variable
-from jitgrad.core.primitive import Elementwise, Reduce
+from jitgrad.core.graph import Atom, Constant, Extent, Node, Variable
+from jitgrad.core.primitive import Elementwise, Folded, Reduce
 from jitgrad.errors import UnsupportedError
 from jitgrad.kernels.loops import indent, literal, node_lines
 from jitgrad.kernels.text import function_source, inline
 from jitgrad.ops.linear import (
+    add_at,
     convert,
     diagonal_view,
     expand,
     flip_view,
     gather,
     join,
+    overwrite,
     permute,
+    pile,
     place,
+    place_diagonal,
+    put,
     reshape_to,
     scatter_add,
     slice_view,
+    take_at,
 )
-from jitgrad.ops.products import (
-    matrix_product,
-    matrix_product_kernel,
-    matrix_vector_kernel,
-    vector_outer,
-)
+from jitgrad.ops.products import vector_outer
 
 __all__ = ["Buffer", "Emitted", "emit"]
 
@@ -116,8 +117,6 @@ class _Emitter:
     def bind_arguments(self) -> None:
         for k, variable in enumerate(self.graph.inputs):
             self.names[variable] = f"a{k}"
-        loops = [run for stage in self.plan.stages for run in stage if isinstance(run, Loop)]
-        self.scattered = {s.target for loop in loops for s in loop.sinks if s.kind == "scatter"}  # in memory, always
         taken: set[Variable] = set()
         self.copies: list[tuple[Buffer, Atom]] = []
         for k, atom in enumerate(self.graph.outputs):
@@ -131,9 +130,15 @@ class _Emitter:
             else:
                 taken.add(atom)
                 self.names[atom] = buffer.name
+        becomes = {base: out for out, base in self.plan.reused.items()}
         for variable in self.plan.memory:
-            if variable not in self.names and not self._is_local(variable):
-                self.names[variable] = self._temporary(variable.aval.dtype, variable)
+            last = variable  # memory that is written again has one name
+            while last in becomes:
+                last = becomes[last]
+            if last not in self.names and not self._is_local(last):
+                self.names[last] = self._temporary(last.aval.dtype, last)
+            if last is not variable:
+                self.names[variable] = self.names[last]
 
     def _temporary(self, dtype: np.dtype[Any], like: Variable) -> str:
         name = f"tmp{len(self.temporaries)}"
@@ -143,7 +148,7 @@ class _Emitter:
 
     def _is_local(self, variable: Variable) -> bool:
         """Whether a value lives in a local variable: numbers need no memory."""
-        return variable.aval.ndim == 0 and variable in self.plan.producers and variable not in self.scattered
+        return variable.aval.ndim == 0 and variable in self.plan.producers and variable not in self.plan.addressed
 
     def fresh(self, prefix: str = "t") -> str:
         self.counter += 1
@@ -242,11 +247,16 @@ class _Emitter:
             target = self.fresh()
             self.body.append(f"{target} = {left} * {right}")
             return target
-        if primitive is gather:
-            where = yield node.inputs[1], index
+        if primitive is gather or primitive is take_at:
+            if self.flat and primitive is take_at:
+                raise _NotFlat
+            axis = params.get("axis", 0)
+            where = yield node.inputs[1], (index if primitive is gather else index[axis : axis + 1])
             self._must_be_named(x)
             self.body += self.comment(node)
             target = self.fresh()
+            if primitive is take_at:
+                where = self.position(self.extents.shape(x), (*index[:axis], where, *index[axis + 1 :]))
             self.body.append(f"{target} = load({self.names[x]}, {where})")
             return target
         count = len(self.body)
@@ -306,14 +316,17 @@ class _Emitter:
         if primitive is slice_view:
             return self._sliced_index(x, params["index"], index)
         if primitive is diagonal_view:
-            offset = params["offset"]
-            rest = iter(index[:-1])
-            shift = self.extents.number(abs(offset), f"{abs(offset)}") if offset else "0"
-            row = _sum(index[-1], shift if offset < 0 else "0")
-            column = _sum(index[-1], shift if offset > 0 else "0")
-            axes = {params["axis1"] % x.aval.ndim: row, params["axis2"] % x.aval.ndim: column}
-            return tuple(axes[i] if i in axes else next(rest) for i in range(x.aval.ndim))
+            return self._diagonal_index(x, params, index)
         raise UnsupportedError(f"{primitive.name} cannot be fused")
+
+    def _diagonal_index(self, x: Atom, params: dict[str, Any], index: Index) -> Index:
+        offset = params["offset"]
+        rest = iter(index[:-1])
+        shift = self.extents.number(abs(offset), f"{abs(offset)}") if offset else "0"
+        row = _sum(index[-1], shift if offset < 0 else "0")
+        column = _sum(index[-1], shift if offset > 0 else "0")
+        axes = {params["axis1"] % x.aval.ndim: row, params["axis2"] % x.aval.ndim: column}
+        return tuple(axes[i] if i in axes else next(rest) for i in range(x.aval.ndim))
 
     def _reshaped_index(self, x: Atom, out: Atom, index: Index) -> Index:
         pairs = unit_reshape(x.aval.shape, out.aval.shape)
@@ -400,7 +413,8 @@ class _Emitter:
         return [*before, *lines, *after]
 
     def _store(self, sink: Sink, index: Index, *unused: Any) -> None:
-        value = self.element(sink.target, index)
+        source = sink.target if sink.node is None else sink.node.inputs[0]  # what a write starts from is copied
+        value = self.element(source, index)
         if self._is_local(sink.target):
             self.locals[sink.target] = value
             if sink.target not in self.names:
@@ -527,47 +541,66 @@ class _Emitter:
         x = node.inputs[sink.part]
         value = self.element(x, index)
         self.body += self.comment(node)
-        if node.primitive is join:
-            axis = node.params["axis"]
-            before_it = node.inputs[: sink.part]
-            start = sum(p.aval.shape[axis] for p in before_it)
-            formula = " + ".join(self.extents.symbol(p, axis) for p in before_it)
-            at = _sum(self.extents.number(start, formula) if start else "0", index[axis])
-            place_at = tuple(at if k == axis else i for k, i in enumerate(index))
-            self.body.append(f"store({name}, {self._own_position(out, place_at)}, {value})")
-            return
-        if out not in self.filled:
+        zeroed = node.primitive in SCATTERS
+        if zeroed and out not in self.filled:
             self.filled.add(out)
             size = " * ".join(n for n in self.extents.shape(out) if n != "1") or "1"
             zero = literal(out.aval.dtype.type(0), out.aval.dtype)
             before += [*self.comment(node), f"for j in range({size}):", f"    store({name}, j, {zero})"]
-        if node.primitive is place:
-            where = self._own_position(out, self._sliced_index(out, node.params["index"], index))
-            if not sink.adds:
-                self.body.append(f"store({name}, {where}, {value})")
-                return
+        where = self._target_position(sink, node, index)
+        if sink.adds or node.primitive in (scatter_add, add_at):
+            old = self.fresh("old")
+            self.body.append(f"{old} = load({name}, {where})")
+            value = f"{old} + {value}"
+        self.body.append(f"store({name}, {where}, {value})")
+
+    def _target_position(self, sink: Sink, node: Node, index: Index) -> str:
+        """Where an element of an operand is written to."""
+        primitive, params, out = node.primitive, node.params, sink.target
+        if primitive is scatter_add or primitive is put:
+            return self.element(node.inputs[-1], index)
+        if primitive is place:
+            index = self._sliced_index(out, params["index"], index)
+        elif primitive is place_diagonal:
+            index = self._diagonal_index(out, params, index)
+        elif primitive is overwrite:
+            for step in reversed(self.extents.views[id(node)]):
+                index = self._source_index(step, index)
         else:
-            assert node.primitive is scatter_add
-            where = self.element(node.inputs[1], index)
-        old = self.fresh("old")
-        self.body.append(f"{old} = load({name}, {where})")
-        self.body.append(f"store({name}, {where}, {old} + {value})")
+            axis = params["axis"]
+            if primitive is add_at:
+                at = self.element(node.inputs[1], index[axis : axis + 1])
+            elif primitive is join:
+                before_it = node.inputs[: sink.part]
+                start = sum(p.aval.shape[axis] for p in before_it)
+                formula = " + ".join(self.extents.symbol(p, axis) for p in before_it)
+                at = _sum(self.extents.number(start, formula) if start else "0", index[axis])
+            else:  # pile
+                at = str(sink.part)
+            index = (*index[:axis], at, *index[axis + (primitive is not pile) :])
+        return self._own_position(out, index)
 
     # ----------------------------------------------------------------- calls
 
-    def call(self, call: Call) -> list[str]:
-        node = call.node
-        kernel = matrix_product_kernel if node.primitive is matrix_product else matrix_vector_kernel
+    def call(self, run: Call) -> list[str]:
+        node, kernel = run.node, run.call.kernel
         self.helpers[kernel.name] = function_source(kernel.function)
         for a in node.inputs:
             self._must_be_named(a)
-        views = [self._view(a) for a in (*node.inputs, node.outputs[0])]
-        flags = [str(bool(v)) for v in node.params.values()]
-        return [*self.comment(node), f"{kernel.name}({', '.join([*views, *flags])})"]
+        atoms = (*node.inputs, *node.outputs)
+        arguments = [self._argument(a, atoms) for a in run.call.arguments]
+        return [*self.comment(node), f"{kernel.name}({', '.join(arguments)})"]
 
-    def _view(self, atom: Atom) -> str:
-        shape = ", ".join(self.extents.shape(atom))
-        return f"carray(data({self.names[atom]}), ({shape}{',' if atom.aval.ndim == 1 else ''}))"
+    def _argument(self, argument: Any, atoms: tuple[Atom, ...]) -> str:
+        """An argument of an array kernel: an array, or a number."""
+        if type(argument) is not Folded:
+            if isinstance(argument, Extent):
+                return self.extents.symbol(argument.atom, argument.axis)
+            return self.number(argument, FLOAT64) if type(argument) is float else repr(argument)
+        atom = atoms[argument.position]
+        symbols = self.extents.shape(atom)
+        shape = [" * ".join(symbols[i] for i in group if symbols[i] != "1") or "1" for group in argument.groups]
+        return f"carray(data({self.names[atom]}), ({', '.join(shape)}{',' if len(shape) == 1 else ''}))"
 
     # ----------------------------------------------------------------- the whole
 

@@ -9,12 +9,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from jitgrad.core.graph import Atom, Extent, Graph, Node
-from jitgrad.core.primitive import Elementwise, Reduce
-from jitgrad.ops.linear import convert, copy_of, expand, flip_view, gather, permute, place, reshape_to, slice_view
-from jitgrad.ops.products import matrix_product, matrix_vector, vector_dot, vector_outer
+from jitgrad.core.graph import Atom, Extent, Graph, Node, Variable
+from jitgrad.core.infer import infer
+from jitgrad.core.primitive import ArrayCall, Elementwise, Reduce
+from jitgrad.ops.array_calls import call_of
+from jitgrad.ops.linear import (
+    add_at,
+    convert,
+    copy_of,
+    expand,
+    flip_view,
+    gather,
+    overwrite,
+    permute,
+    pile,
+    place,
+    put,
+    reshape_to,
+    slice_view,
+    stop_gradient_view,
+    take_at,
+)
+from jitgrad.ops.products import vector_dot, vector_outer
 
-__all__ = ["Extents"]
+__all__ = ["Extents", "index_axes", "node_call", "unit_reshape"]
 
 Axis = tuple[Atom, int]
 
@@ -27,6 +45,7 @@ class Extents:
         self._symbols: dict[Axis, str] = {}
         self.values: list[int] = []
         self.formulas: list[str | None] = []  # of numbers that are no extents, in earlier symbols
+        self.views: dict[int, list[Node]] = {}  # the views through which a node writes, from the whole to the part
         for node in graph.nodes:
             self._unify(node)
             for i, n in enumerate(node.params.get("shape", ())):
@@ -78,26 +97,52 @@ class Extents:
                 self._same((out, j), (first, i))
         elif primitive is slice_view or primitive is place:
             small, large = (out, first) if primitive is slice_view else (first, out)
-            for part, whole, entry in index_axes(params["index"], large.aval.ndim):
-                if part is not None and entry == (None, None, None):
-                    self._same((small, part), (large, whole))
+            for axis, whole, entry in index_axes(params["index"], large.aval.ndim):
+                if axis is not None and entry == (None, None, None):
+                    self._same((small, axis), (large, whole))
         elif primitive is gather:
             for i in range(out.aval.ndim):
                 self._same((out, i), (node.inputs[1], i))
-        elif primitive is matrix_product and out.aval.ndim == 2 == first.aval.ndim == node.inputs[1].aval.ndim:
-            second, ta, tb = node.inputs[1], int(params["ta"]), int(params["tb"])
-            self._same((out, 0), (first, ta))
-            self._same((out, 1), (second, 1 - tb))
-            self._same((first, 1 - ta), (second, tb))
-        elif primitive is matrix_vector:
-            t = int(params["t"])
-            self._same((out, 0), (first, t))
-            self._same((node.inputs[1], 0), (first, 1 - t))
         elif primitive is vector_dot:
             self._same((first, 0), (node.inputs[1], 0))
         elif primitive is vector_outer:
             self._same((out, 0), (first, 0))
             self._same((out, 1), (node.inputs[1], 0))
+        elif primitive is take_at:
+            axis = params["axis"]
+            self._same((out, axis), (node.inputs[1], 0))
+            for i in range(out.aval.ndim):
+                if i != axis:
+                    self._same((out, i), (first, i))
+        elif primitive is add_at:
+            axis = params["axis"]
+            self._same((first, axis), (node.inputs[1], 0))
+            for i in range(out.aval.ndim):
+                if i != axis:
+                    self._same((out, i), (first, i))
+        elif primitive is pile:
+            for x in node.inputs:
+                for i in range(x.aval.ndim):
+                    self._same((out, i + (i >= params["axis"])), (x, i))
+        elif primitive is overwrite:
+            for i in range(out.aval.ndim):
+                self._same((out, i), (first, i))
+            steps = self.views[id(node)] = view_nodes(node)
+            for step in steps:
+                self._unify(step)
+            part, value = steps[-1].outputs[0] if steps else out, node.inputs[1]
+            for i in range(value.aval.ndim):
+                self._same((part, i), (value, i))
+        elif primitive is put:
+            for i in range(out.aval.ndim):
+                self._same((out, i), (first, i))
+            for i in range(node.inputs[1].aval.ndim):
+                self._same((node.inputs[1], i), (node.inputs[2], i))
+        else:
+            atoms = (*node.inputs, *node.outputs)
+            call = node_call(node)
+            for a, b in call.equal if call is not None else ():
+                self._same((atoms[a[0]], a[1]), (atoms[b[0]], b[1]))
 
     def symbol(self, atom: Atom, axis: int) -> str:
         """The symbol of an axis; "1" for extent 1."""
@@ -119,6 +164,29 @@ class Extents:
     def shape(self, atom: Atom) -> tuple[str, ...]:
         """The symbols of all axes."""
         return tuple(self.symbol(atom, i) for i in range(atom.aval.ndim))
+
+
+def node_call(node: Node) -> ArrayCall | None:
+    """The call of an array kernel that computes a node, if there is one."""
+    found: ArrayCall | None = call_of(
+        node.primitive, [a.aval for a in node.inputs], [v.aval for v in node.outputs], node.params
+    )
+    return found
+
+
+def view_nodes(node: Node) -> list[Node]:
+    """The views that ``overwrite`` writes through, as nodes that start from its result."""
+    found: list[Node] = []
+    source: Atom = node.outputs[0]
+    for primitive, items in node.params["chain"]:
+        if primitive is stop_gradient_view:
+            continue
+        params = dict(items)
+        (aval,) = infer(primitive, [source.aval], params)
+        part = Variable(aval)
+        found.append(Node(primitive, (source,), params, (part,), node.where, node.backward))
+        source = part
+    return found
 
 
 def unit_reshape(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[int, int]] | None:

@@ -13,33 +13,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from jitgrad.compiler.extents import Extents, unit_reshape
+from jitgrad.compiler.extents import Extents, node_call, unit_reshape
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
-from jitgrad.core.primitive import Elementwise, Primitive, Reduce
+from jitgrad.core.primitive import ArrayCall, Elementwise, Primitive, Reduce
 from jitgrad.ops.elementwise import add
 from jitgrad.ops.linear import (
+    add_at,
     convert,
     diagonal_view,
     expand,
     flip_view,
     gather,
     join,
+    overwrite,
     permute,
+    pile,
     place,
+    place_diagonal,
+    put,
     reshape_to,
     scatter_add,
     slice_view,
+    take_at,
 )
-from jitgrad.ops.products import matrix_product, matrix_vector, vector_dot, vector_outer
+from jitgrad.ops.products import vector_dot, vector_outer
 
 __all__ = ["Call", "Loop", "Plan", "Sink", "can_fuse", "plan"]
 
 INDEXED: Final = frozenset({permute, expand, flip_view, slice_view, diagonal_view, reshape_to, convert})
 """Primitives that only change where an element is read (or its dtype)."""
-SCATTERS: Final = frozenset({place, scatter_add, join})
+GATHERS: Final = frozenset({gather, take_at})
+JOINS: Final = frozenset({join, pile})
+SCATTERS: Final = frozenset({place, place_diagonal, scatter_add, add_at})
+"""Primitives that write a part of zeros, or add to it."""
+WRITES: Final = frozenset({overwrite, put})
 _MOVING: Final = frozenset({permute, flip_view, slice_view, diagonal_view})
 _MOST_PLACES: Final = 8
-CALLS: Final = frozenset({matrix_product, matrix_vector})
 _CHEAP: Final = frozenset(
     {"sqrt", "sel", "fabs", "copysign", "maximum", "minimum", "isnan", "isinf", "isfinite", "floor"}
 )
@@ -54,11 +63,17 @@ def can_fuse(node: Node) -> bool:
         return True
     if isinstance(primitive.impl, Reduce):
         return not primitive.impl.needs_elements or node.inputs[0].aval.size > 0
-    if primitive is scatter_add:
+    if primitive in (scatter_add, add_at):
         return node.outputs[0].aval.dtype.kind == "f"
-    if primitive in CALLS:
-        return all(a.aval.ndim <= 2 and a.aval.dtype.kind == "f" for a in node.inputs)
-    return primitive in INDEXED or primitive in (place, join, gather, vector_dot, vector_outer)
+    if (
+        primitive in INDEXED
+        or primitive in SCATTERS
+        or primitive in GATHERS
+        or primitive in JOINS
+        or primitive in WRITES
+    ):
+        return True
+    return primitive in (vector_dot, vector_outer) or node_call(node) is not None
 
 
 @dataclass(eq=False)
@@ -69,7 +84,7 @@ class Sink:
     target: Variable
     space: tuple[str, ...]  # symbols of the axes it runs over
     node: Node | None
-    part: int = 0  # which operand of a join
+    part: int = 0  # which operand of the node is written
     adds: bool = False  # a scatter onto what other scatters have left
 
 
@@ -83,9 +98,10 @@ class Loop:
 
 @dataclass(eq=False)
 class Call:
-    """A product that BLAS (or plain loops, where it is tiny) computes from memory to memory."""
+    """An operation that an array kernel computes from memory to memory: products, factorisations."""
 
     node: Node
+    call: ArrayCall
 
 
 @dataclass(eq=False)
@@ -97,6 +113,8 @@ class Plan:
     memory: dict[Variable, int]  # values in memory, with the first stage that may read them there
     stages: list[list[Loop | Call]]
     producers: dict[Variable, Node]
+    addressed: set[Atom]  # values that need memory even if they are numbers
+    reused: dict[Variable, Variable]  # results that are written to the memory of an operand
 
 
 def _is_dear(primitive: Primitive) -> bool:
@@ -118,6 +136,8 @@ class _Planner:
         self.runs: list[tuple[int, Sink | Call]] = []
         self.scattered: dict[Atom, list[Sink]] = {}  # results of scatters, with the sinks that make them
         self.merged: set[Atom] = set()  # scatters, and sums of them, that write to the memory of a larger sum
+        self.addressed: set[Atom] = set()
+        self.reused: dict[Variable, Variable] = {}
         self.uses = Counter(a for n in graph.nodes for a in n.inputs) + Counter(graph.outputs)
 
     def in_memory(self, atom: Atom) -> int:
@@ -152,35 +172,62 @@ class _Planner:
 
     def visit(self, node: Node) -> None:
         primitive = node.primitive
-        (out,) = node.outputs
+        out = node.outputs[0]
         reads = max((self.ready.get(a, 0) for a in node.inputs), default=0)
         shape = self.extents.shape
-        if primitive in CALLS:
-            stage = max(self.in_memory(a) for a in node.inputs)
-            self.runs.append((stage, Call(node)))
-            self.memory[out] = self.ready[out] = stage + 1
-        elif isinstance(primitive.impl, Reduce) or primitive is vector_dot:
+        if isinstance(primitive.impl, Reduce) or primitive is vector_dot:
             kind: Literal["reduce", "dot"] = "dot" if primitive is vector_dot else "reduce"
             self.runs.append((reads, Sink(kind, out, shape(node.inputs[0]), node)))
             self.memory[out] = self.ready[out] = reads + 1
-        elif primitive in SCATTERS:
-            for part, x in enumerate(node.inputs if primitive is join else node.inputs[:1]):
+        elif primitive in SCATTERS or primitive in JOINS:
+            for part, x in enumerate(node.inputs if primitive in JOINS else node.inputs[:1]):
                 sink = Sink("scatter", out, shape(x), node, part)
                 self.runs.append((reads, sink))
-                if primitive is not join:
+                if primitive in SCATTERS:
                     self.scattered[out] = [sink]
+            self.addressed.add(out)
             self.memory[out] = self.ready[out] = reads + 1
+        elif primitive in WRITES:
+            self._write(node)
         elif primitive is add.primitive and self._is_sum_of_scatters(node):
             self._merge_scatters(node)
-        elif primitive is gather:
+        elif primitive in GATHERS:
+            self.addressed.add(node.inputs[0])
             self.ready[out] = max(self.in_memory(node.inputs[0]), self.ready.get(node.inputs[1], 0))
         elif primitive is reshape_to and unit_reshape(node.inputs[0].aval.shape, out.aval.shape) is None:
             self.ready[out] = self.in_memory(node.inputs[0])
         elif out in self.often:
             self.runs.append((reads, Sink("store", out, shape(out), None)))
             self.memory[out] = self.ready[out] = reads + 1
-        else:
+        elif self._is_in_loops(primitive):
             self.ready[out] = reads
+        else:
+            call = node_call(node)
+            assert call is not None
+            self.addressed.update((*node.inputs, *node.outputs))
+            stage = max((self.in_memory(a) for a in node.inputs), default=0)
+            self.runs.append((stage, Call(node, call)))
+            for v in node.outputs:
+                self.memory[v] = self.ready[v] = stage + 1
+
+    @staticmethod
+    def _is_in_loops(primitive: Primitive) -> bool:
+        return isinstance(primitive.impl, Elementwise) or primitive in INDEXED or primitive is vector_outer
+
+    def _write(self, node: Node) -> None:
+        """A copy with a part overwritten; what nobody else reads is overwritten itself."""
+        (base, value, *positions), (out,) = node.inputs, node.outputs
+        self.addressed.update((base, out))
+        stage = self.ready.get(base, 0)
+        mine = base in self.memory and base in self.producers and self.uses[base] == 1
+        if mine:
+            self.reused[out] = base  # type: ignore[assignment]
+        else:
+            self.runs.append((stage, Sink("store", out, self.extents.shape(out), node)))
+            stage += 1
+        stage = max(stage, *(self.ready.get(a, 0) for a in (value, *positions)))
+        self.runs.append((stage, Sink("scatter", out, self.extents.shape(value), node, 1)))
+        self.memory[out] = self.ready[out] = stage + 1
 
     def _is_sum_of_scatters(self, node: Node) -> bool:
         shape = node.outputs[0].aval.shape
@@ -209,7 +256,7 @@ class _Planner:
             stage = self.ready[variable]
             self.runs.append((stage, Sink("store", variable, self.extents.shape(variable), None)))
             self.memory[variable] = stage + 1
-        return Plan(self.graph, self.extents, self.memory, self._stages(), self.producers)
+        return Plan(self.graph, self.extents, self.memory, self._stages(), self.producers, self.addressed, self.reused)
 
     def _store_dear_values(self) -> None:
         """A value with an expensive function in it is stored when a later stage needs it again."""
@@ -217,7 +264,8 @@ class _Planner:
         consumers: dict[Atom, list[Node]] = {}
         for node in self.graph.nodes:
             virtual = [a for a in node.inputs if a not in self.memory and a not in self.stored]
-            dear[node.outputs[0]] = _is_dear(node.primitive) or any(dear.get(a, False) for a in virtual)
+            costly = _is_dear(node.primitive) or any(dear.get(a, False) for a in virtual)
+            dear.update(dict.fromkeys(node.outputs, costly))
             for a in node.inputs:
                 consumers.setdefault(a, []).append(node)
         stages: dict[int, int] = {}  # the last stage in which a node runs itself

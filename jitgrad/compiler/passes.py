@@ -12,7 +12,16 @@ from jitgrad.core.primitive import Elementwise, Host
 from jitgrad.core.trace import trace
 from jitgrad.errors import DefinitionError
 from jitgrad.ops.elementwise import multiply, negative
-from jitgrad.ops.linear import convert, copy_of, expand, permute, reshape_to, stop_gradient_view
+from jitgrad.ops.linear import (
+    convert,
+    copy_of,
+    expand,
+    permute,
+    place,
+    reshape_to,
+    slice_view,
+    stop_gradient_view,
+)
 
 __all__ = [
     "common_subexpressions",
@@ -57,13 +66,16 @@ def _rewritten(graph: Graph, visit: Callable[[Node], list[Atom] | None]) -> Grap
 
 def _moved(params: dict[str, Any], instead: dict[Atom, Atom]) -> dict[str, Any]:
     """The parameters, with extents that now belong to the values put in place of others."""
-    shape = params.get("shape")
-    if shape is None or not any(isinstance(n, Extent) and n.atom in instead for n in shape):
-        return params
-    return {**params, "shape": tuple([_moved_extent(n, instead) for n in shape])}
+    changed = {}
+    for name, value in params.items():
+        if isinstance(value, Extent) and value.atom in instead:
+            changed[name] = _moved_extent(value, instead)
+        elif type(value) is tuple and any(isinstance(n, Extent) and n.atom in instead for n in value):
+            changed[name] = tuple([_moved_extent(n, instead) for n in value])
+    return {**params, **changed} if changed else params
 
 
-def _moved_extent(n: int, instead: dict[Atom, Atom]) -> int:
+def _moved_extent(n: Any, instead: dict[Atom, Atom]) -> Any:
     if not isinstance(n, Extent) or n.atom not in instead:
         return n
     atom = instead[n.atom]
@@ -159,6 +171,8 @@ def erase_identities(graph: Graph) -> Graph:
         if primitive in (reshape_to, expand) and x.aval.shape == params["shape"]:
             return [x]
         if primitive is permute and params["axes"] == tuple(range(len(params["axes"]))):
+            return [x]
+        if primitive in (slice_view, place) and all(entry == (None, None, None) for entry in params["index"]):
             return [x]
         if primitive is reshape_to and before is not None and before.primitive is reshape_to:
             (source,) = before.inputs

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.extents import Extents, index_axes
+from jitgrad.compiler.extents import Extents, index_axes, node_call
 from jitgrad.core.graph import Atom, Constant, Extent, Graph, Node
 from jitgrad.core.primitive import Elementwise, Reduce
 from jitgrad.ops.linear import (
+    add_at,
+    bounded,
     convert,
     copy_of,
     diagonal_view,
@@ -25,13 +27,18 @@ from jitgrad.ops.linear import (
     flip_view,
     gather,
     join,
+    overwrite,
     permute,
+    pile,
     place,
+    place_diagonal,
+    put,
     reshape_to,
     scatter_add,
     slice_view,
+    take_at,
 )
-from jitgrad.ops.products import matrix_product, matrix_vector, vector_dot, vector_outer
+from jitgrad.ops.products import vector_dot, vector_outer
 
 __all__ = ["NotGeneral", "RunTimeShapes", "slice_extent", "slice_start"]
 
@@ -68,6 +75,7 @@ class RunTimeShapes:
         self.conditions: list[str] = []  # other expressions that must hold
         self.constant_axes: set[str] = set()  # symbols that a captured array fixes
         self._known: set[Atom] = set()
+        self._makers = {v: n for n in graph.nodes for v in n.outputs}
         for k, variable in enumerate(graph.inputs):
             self._known.add(variable)
             for axis in range(variable.aval.ndim):
@@ -105,10 +113,11 @@ class RunTimeShapes:
             self.conditions.append(condition)
 
     def _node(self, node: Node) -> None:
+        out = node.outputs[0]
         rule = self._rule(node)
         if rule is None:
-            raise NotGeneral(node.primitive.name)
-        (out,) = node.outputs
+            self._called(node)
+            return
         for symbol, formula in zip(self.shape(out), rule, strict=True):
             if formula is not None:
                 self._is(symbol, formula)
@@ -167,18 +176,84 @@ class RunTimeShapes:
             return wanted
         if primitive is diagonal_view:
             return self._diagonal(params, first)
+        if primitive is place_diagonal:
+            wanted = self._wanted(node)
+            for n, got in zip(self._diagonal(params, tuple(wanted)), first, strict=True):
+                self._equal(n, got)
+            return wanted
         if primitive is gather:
             self._in_bounds(node.inputs[1], _product(first))
             return shapes[1]
-        if primitive is scatter_add:
+        if primitive is take_at:
+            axis = params["axis"]
+            self._in_bounds(node.inputs[1], first[axis])
+            return [*first[:axis], shapes[1][0], *first[axis + 1 :]]
+        if primitive in (scatter_add, add_at):
             wanted = self._wanted(node)
-            self._in_bounds(node.inputs[1], _product(wanted))
-            for n, m in zip(first, shapes[1], strict=True):
+            axis = params.get("axis")
+            self._in_bounds(node.inputs[1], _product(wanted) if axis is None else wanted[axis])
+            places = shapes[1] if axis is None else [*wanted[:axis], shapes[1][0], *wanted[axis + 1 :]]
+            for n, m in zip(first, places, strict=True):
                 self._equal(n, m)
             return wanted
+        if primitive is put:
+            self._in_bounds(node.inputs[2], _product(first))
+            for n, m in zip(shapes[1], shapes[2], strict=True):
+                self._equal(n, m)
+            return first
+        if primitive is overwrite:
+            return self._written(node, first, shapes[1])
+        if primitive is pile:
+            for shape in shapes[1:]:
+                for n, m in zip(first, shape, strict=True):
+                    self._equal(n, m)
+            axis = params["axis"]
+            return [*first[:axis], str(len(shapes)), *first[axis:]]
         if primitive is join:
             return self._joined(params["axis"], shapes, [a.aval.shape for a in node.inputs])
-        return self._multiplied(node, shapes)
+        if primitive is vector_dot:
+            self._equal(first[0], shapes[1][0])
+            return []
+        if primitive is vector_outer:
+            return [first[0], shapes[1][0]]
+        return None
+
+    def _called(self, node: Node) -> None:
+        """What the call of an array kernel says of its axes."""
+        call = node_call(node)
+        if call is None:
+            raise NotGeneral(node.primitive.name)
+        atoms = (*node.inputs, *node.outputs)
+        count = len(node.inputs)
+        found: dict[tuple[int, int], str] = {}
+        for a, b in call.equal:
+            (p, i), (q, j) = sorted((a, b))
+            known = self.shape(atoms[p])[i] if p < count else found.get((p, i))
+            if known is None:
+                raise NotGeneral(node.primitive.name)
+            if q < count:
+                self._equal(known, self.shape(atoms[q])[j])
+            else:
+                found.setdefault((q, j), known)
+        for k, v in enumerate(node.outputs, count):
+            for i, symbol in enumerate(self.shape(v)):
+                if (k, i) not in found:
+                    raise NotGeneral(node.primitive.name)
+                self._is(symbol, found[k, i])
+
+    def _written(self, node: Node, whole: tuple[str, ...], part: tuple[str, ...]) -> tuple[str, ...]:
+        """A write through views: the whole keeps its extents, the part must have those of the last view."""
+        for symbol, n in zip(self.shape(node.outputs[0]), whole, strict=True):
+            self._is(symbol, n)
+        last = node.outputs[0]
+        for step in self.extents.views[id(node)]:
+            self._node(step)
+            (last,) = step.outputs
+        target = self.shape(last)
+        for n, got in zip(target[len(target) - len(part) :], part, strict=True):
+            if got != "1":
+                self._equal(n, got)
+        return whole
 
     def _equal(self, a: str, b: str) -> None:
         if a != b and (a, b) not in self.agreements and (b, a) not in self.agreements:
@@ -234,30 +309,20 @@ class RunTimeShapes:
         return found
 
     def _in_bounds(self, positions: Atom, size: str) -> None:
-        """Positions are read from memory without a test in the kernel."""
+        """Positions are read from memory without a test in the kernel, unless they were tested before."""
         if not isinstance(positions, Constant):
-            raise NotGeneral("positions that are computed")
+            maker = self._makers.get(positions)
+            while maker is not None and maker.primitive in (reshape_to, expand, permute, slice_view, flip_view):
+                maker = self._makers.get(maker.inputs[0])  # type: ignore[arg-type]
+            extent = maker.params["extent"] if maker is not None and maker.primitive is bounded else None
+            if not isinstance(extent, Extent):
+                raise NotGeneral("positions that are computed")
+            self._equal(self.extents.symbol(extent.atom, extent.axis), size)
+            return
         if positions.aval.size:
             if int(positions.value.min()) < 0:
                 raise NotGeneral("negative positions")
             self._holds(f"{size} > {int(positions.value.max())}")
-
-    def _multiplied(self, node: Node, shapes: list[tuple[str, ...]]) -> list[str] | None:
-        primitive, params = node.primitive, node.params
-        if primitive is matrix_product and all(len(s) == 2 for s in shapes):
-            ta, tb = int(params["ta"]), int(params["tb"])
-            self._equal(shapes[0][1 - ta], shapes[1][tb])
-            return [shapes[0][ta], shapes[1][1 - tb]]
-        if primitive is matrix_vector and [len(s) for s in shapes] == [2, 1]:
-            t = int(params["t"])
-            self._equal(shapes[0][1 - t], shapes[1][0])
-            return [shapes[0][t]]
-        if primitive is vector_dot:
-            self._equal(shapes[0][0], shapes[1][0])
-            return []
-        if primitive is vector_outer:
-            return [shapes[0][0], shapes[1][0]]
-        return None
 
     # ----------------------------------------------------------------- values
 

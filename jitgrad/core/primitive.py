@@ -15,12 +15,15 @@ from jitgrad.core import dispatch
 from jitgrad.errors import DefinitionError
 
 __all__ = [
+    "ArrayCall",
     "Bilinear",
     "Custom",
     "Elementwise",
+    "Folded",
     "Host",
     "Implementation",
     "Linear",
+    "Operand",
     "Partials",
     "Primitive",
     "Reduce",
@@ -75,17 +78,54 @@ class Reduce:
     needs_elements: bool
 
 
+@dataclass(frozen=True)
+class Operand:
+    """An operand or result of a primitive, for the description of a call: operands are counted first, then results."""
+
+    position: int
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """An operand or result as an array kernel takes it: in C order, each group of neighbouring axes as one axis."""
+
+    position: int
+    groups: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class ArrayCall:
+    """How an array kernel computes a primitive: its arguments are folded operands and results, and numbers.
+
+    ``equal`` has pairs of axes, each as (position, axis), whose extents are the same for all operands that are taken.
+    The kernel fills its results entirely; it raises ``LinAlgError`` or ``IndexError`` for values that it cannot take.
+    """
+
+    kernel: Any
+    arguments: tuple[Any, ...]
+    equal: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Host:
     """A Python function of ndarrays (over compiled array kernels), with a rule for the avals of its results.
 
-    ``expression`` (optional): the same result in jitgrad operations, for kernels that it is fused into; it may give None
-    for parameters and shapes that it does not cover.
+    For the kernels that it becomes part of: ``expression`` (optional) is the same result in jitgrad operations, ``call``
+    (optional) the array kernel that computes it, as a function of operands, results and parameters. Both may give None
+    for parameters and shapes that they do not cover.
     """
 
     run: Callable[..., Any]
     infer: Callable[..., Any]
     expression: Callable[..., Any] | None = None
+    call: Callable[..., ArrayCall | None] | None = None
 
 
 Implementation: TypeAlias = Elementwise | View | Reduce | Host

@@ -15,9 +15,11 @@ import numpy as np
 from jitgrad.core import scalar
 from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64, INT64, ShapedArray, make_aval, result_dtype
 from jitgrad.core.dispatch import constant
-from jitgrad.core.primitive import Primitive, Value
+from jitgrad.core.primitive import ArrayCall, Primitive, Value
 from jitgrad.errors import IndexingError
 from jitgrad.kernels.kernel import ArrayKernel
+from jitgrad.ops.array_calls import axes_alike
+from jitgrad.ops.array_calls import flat as flat_of
 from jitgrad.ops.blocks import host, reduction, view
 
 __all__ = [
@@ -31,10 +33,12 @@ __all__ = [
     "flip_view",
     "gather",
     "join",
+    "overwrite",
     "permute",
     "pile",
     "place",
     "place_diagonal",
+    "put",
     "reshape_to",
     "scatter_add",
     "slice_view",
@@ -321,6 +325,12 @@ def _rows(array: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array).reshape(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
 
 
+def _add_at_expression(x, positions, *, shape, axis):
+    if x.dtype != FLOAT32 or positions.size <= _CROWD:
+        return None
+    return convert(add_at(convert(x, dtype=FLOAT64), positions, shape=shape, axis=axis), dtype=FLOAT32)
+
+
 def _taken(x: Any, positions: Any, axis: int) -> tuple[int, ...]:
     return (*x.shape[:axis], positions.size, *x.shape[axis + 1 :])
 
@@ -342,6 +352,7 @@ def take_at(x, positions, *, axis):
 @host(
     infer=lambda x, positions, *, shape, axis: make_aval(shape, x.dtype),
     transpose=lambda g, x, positions, *, shape, axis: take_at(g, positions, axis=axis),
+    expression=_add_at_expression,
 )
 def add_at(x, positions, *, shape, axis):
     """Zeros of ``shape`` with rows added at the positions of an axis."""
@@ -351,7 +362,22 @@ def add_at(x, positions, *, shape, axis):
     return out.astype(x.dtype, copy=False)
 
 
-@host(infer=lambda x, *, extent, axis: make_aval(x.shape, INT64), nondiff=True)
+@ArrayKernel
+def bounded_kernel(x, out, extent):
+    for i in range(x.size):
+        place = np.int64(x[i])
+        if place < -extent or place >= extent:
+            raise IndexError("an index is out of bounds")
+        out[i] = place + extent if place < 0 else place
+
+
+@host(
+    infer=lambda x, *, extent, axis: make_aval(x.shape, INT64),
+    nondiff=True,
+    call=lambda x, out, *, extent, axis: ArrayCall(
+        bounded_kernel, (flat_of(x), flat_of(out), extent), axes_alike(x, out)
+    ),
+)
 def bounded(x, *, extent, axis):
     """Indices as non-negative int64 positions, checked against the extent of their axis; a copy, so that backward does
     not depend on what becomes of the caller's array."""

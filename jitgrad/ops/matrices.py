@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,7 @@ from jitgrad.core import blas_form as blas
 from jitgrad.core import scalar
 from jitgrad.core.aval import ShapedArray, make_aval
 from jitgrad.core.dispatch import wrap
-from jitgrad.core.linalg_errors import (
-    LinAlgError,
-    NotPositiveDefiniteError,
-    NotSymmetricError,
-    SingularMatrixError,
-)
+from jitgrad.core.linalg_errors import matrix_error
 from jitgrad.core.primitive import Value
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.blocks import host
@@ -32,13 +27,6 @@ from jitgrad.ops.products import matrix_product
 Array = np.ndarray[Any, Any]
 Tangents = Sequence[Value | None]
 
-_FAULTS: Final[dict[str, tuple[type[LinAlgError], str]]] = {
-    "singular": (SingularMatrixError, "a matrix is singular; use pinv or lstsq, or add to its diagonal"),
-    "indefinite": (NotPositiveDefiniteError, "a matrix is not positive definite; add to its diagonal if it nearly is"),
-    "asymmetric": (NotSymmetricError, "a matrix is not symmetric; give its symmetric part, (a + a.mT) / 2"),
-    "diverged": (LinAlgError, "the iteration did not converge"),
-}
-
 
 def run(kernel: ArrayKernel, name: str, *arguments: Any) -> None:
     """Run a kernel over stacks; what it raises is said with the operation and the shape."""
@@ -46,8 +34,7 @@ def run(kernel: ArrayKernel, name: str, *arguments: Any) -> None:
     try:
         kernel(*stacks)
     except np.linalg.LinAlgError as error:
-        kind, text = _FAULTS[str(error)]
-        raise kind(f"{name} of shape {arguments[0].shape}: {text}") from None
+        raise matrix_error(f"{name} of shape {arguments[0].shape}", str(error)) from None
 
 
 def _stack(x: Array) -> Array:

@@ -16,9 +16,10 @@ from jitgrad.core import blas_form as blas
 from jitgrad.core import scalar
 from jitgrad.core.aval import ShapedArray, make_aval, result_dtype
 from jitgrad.core.dispatch import as_value
-from jitgrad.core.primitive import Value
+from jitgrad.core.primitive import ArrayCall, Operand, Value
 from jitgrad.errors import ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
+from jitgrad.ops.array_calls import Pairs, axes_alike, stack, whole
 from jitgrad.ops.axes import axis_of
 from jitgrad.ops.blocks import Call, host, operation, uniform
 from jitgrad.ops.elementwise import multiply
@@ -147,7 +148,25 @@ def _matrix_product_second(g: Value, x: Value, y: Value, *, ta: bool, tb: bool) 
     return sum_to(made, y.shape)
 
 
-@host(infer=_matrix_product_aval, transposes=(_matrix_product_first, _matrix_product_second))
+def _matrix_product_call(x: Operand, y: Operand, out: Operand, *, ta: bool, tb: bool) -> ArrayCall | None:
+    if out.dtype.kind != "f":
+        return None
+    row, inner = (x.ndim - 1, x.ndim - 2) if ta else (x.ndim - 2, x.ndim - 1)
+    other, column = (y.ndim - 1, y.ndim - 2) if tb else (y.ndim - 2, y.ndim - 1)
+    equal: Pairs = (((0, inner), (1, other)), ((2, out.ndim - 2), (0, row)), ((2, out.ndim - 1), (1, column)))
+    for operand in (x, y):
+        if operand.ndim > 2:
+            equal += axes_alike(out, operand, out.ndim - 2)
+    if out.ndim == 2:
+        return ArrayCall(matrix_product_kernel, (whole(x), whole(y), whole(out), ta, tb), equal)
+    return ArrayCall(matrix_products_kernel, (stack(x), stack(y), stack(out), ta, tb), equal)
+
+
+@host(
+    infer=_matrix_product_aval,
+    transposes=(_matrix_product_first, _matrix_product_second),
+    call=_matrix_product_call,
+)
 def matrix_product(x, y, *, ta, tb):
     """``op(x) @ op(y)`` of one dtype over the same leading axes, which one operand may lack."""
     batch = x.shape[:-2] or y.shape[:-2]
@@ -172,9 +191,17 @@ def _matrix_vector_second(g: Value, a: Value, x: Value, *, t: bool) -> Value:
     return matrix_vector(a, g, t=not t)
 
 
+def _matrix_vector_call(a: Operand, x: Operand, out: Operand, *, t: bool) -> ArrayCall | None:
+    if out.dtype.kind != "f":
+        return None
+    equal = (((2, 0), (0, int(t))), ((1, 0), (0, int(not t))))
+    return ArrayCall(matrix_vector_kernel, (whole(a), whole(x), whole(out), t), equal)
+
+
 @host(
     infer=lambda a, x, *, t: make_aval((a.shape[1 if t else 0],), a.dtype),
     transposes=(_matrix_vector_first, _matrix_vector_second),
+    call=_matrix_vector_call,
 )
 def matrix_vector(a, x, *, t):
     """``op(a) @ x`` of one dtype."""
