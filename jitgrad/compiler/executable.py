@@ -11,6 +11,7 @@ from jitgrad.compiler.emit import Emitted, emit
 from jitgrad.compiler.fuse import can_fuse, plan
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.eager import run as run_primitive
+from jitgrad.errors import JitgradError
 from jitgrad.kernels.kernel import entry_point
 
 __all__ = ["Executable"]
@@ -53,10 +54,28 @@ class FusedStep:
         arguments = [*names, *(f"b{k}" for k in range(len(emitted.captured))), "extents", "numbers"]
         arguments += [b.name for b in (*written, *emitted.temporaries)]
         value = f"{emitted.outputs[emitted.returned].name} = " if emitted.returned is not None else ""
-        lines.append(f"    {value}entry({', '.join(arguments)})")
+        run = f"{value}entry({', '.join(arguments)})"
+        if "raise " in emitted.helpers:
+            space["errors"], space["exact"] = (np.linalg.LinAlgError, IndexError), self._exact_error
+            lines += ["    try:", f"        {run}", "    except errors as error:"]
+            lines.append(f"        raise exact(error, [{', '.join(names)}]) from None")
+        else:
+            lines.append(f"    {run}")
         lines.append(f"    return [{', '.join(b.name for b in emitted.outputs)}]")
         exec("\n".join(lines), space)
         return space["call"]  # type: ignore[no-any-return]
+
+    def _exact_error(self, error: Exception, arrays: Sequence[Array]) -> Exception:
+        """What a kernel could not compute, found by running its operations one after the other."""
+        values: dict[Atom, Any] = dict(zip(self.graph.inputs, arrays, strict=True))
+        try:
+            for node in self.graph.nodes:
+                operands = [a.current() if isinstance(a, Constant) else values[a] for a in node.inputs]
+                found = run_primitive(node.primitive, operands, node.params)
+                values.update(zip(node.outputs, found if node.primitive.outputs > 1 else [found], strict=True))
+        except JitgradError as exact:
+            return exact
+        return error
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for contiguous inputs; a returned number as a 0-d array."""
