@@ -267,9 +267,20 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
     if primitive.rule is not None and grad_mode.get() and any(t._edge is not None for t in operands):
         # a plan of its own: a cached one would be found again by the avals, and run
         plan = Plan.of_traced(primitive, tuple([t._aval for t in operands]), params)
+        if graph is current_graph():
+            operands = [_lifted(t, a, graph) for t, a in zip(operands, atoms, strict=True)]
         record(plan, operands, results, keep_all=True)
         plan.recorders.clear()
     return results if primitive.outputs > 1 else results[0]
+
+
+def _lifted(tensor: Tensor, atom: Any, graph: Graph) -> Tensor:
+    """A captured tensor as a node keeps it: its gradient has to read that tensor too, and not the array of this moment."""
+    if isinstance(tensor._value, Tracer) or is_number(tensor._value):
+        return tensor
+    lifted = wrap(Tracer(graph, atom))
+    lifted._edge, lifted._slot, lifted._weak = tensor._edge, tensor._slot, tensor._weak
+    return lifted
 
 
 def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor], keep_all: bool = False) -> None:

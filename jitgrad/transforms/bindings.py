@@ -67,12 +67,22 @@ def _followed(value: Any, steps: tuple[Step, ...]) -> Any:
     return value
 
 
-def _reached(function: Callable[..., Any]) -> Iterator[tuple[Tensor, Any, tuple[Step, ...]]]:
-    """Every way from a function to a tensor that it may read, breadth first."""
-    pending: deque[tuple[Any, Any, tuple[Step, ...], frozenset[str]]] = deque([(function, function, (), frozenset())])
+def _reached(function: Callable[..., Any]) -> list[tuple[Tensor, Any, tuple[Step, ...]]]:
+    """Every way from a function to a tensor that it may read."""
+    names: set[str] = set()
+    while True:
+        known = len(names)
+        found = list(_walked(function, names))
+        if len(names) == known:
+            return found
+
+
+def _walked(function: Callable[..., Any], names: set[str]) -> Iterator[tuple[Tensor, Any, tuple[Step, ...]]]:
+    """Every way by these names of globals and attributes, breadth first; names that other code on it mentions are added."""
+    pending: deque[tuple[Any, Any, tuple[Step, ...]]] = deque([(function, function, ())])
     seen: set[int] = set()
     while pending and len(seen) < _MOST_OBJECTS:
-        value, root, steps, names = pending.popleft()
+        value, root, steps = pending.popleft()
         if isinstance(value, Tensor):
             yield value, root, steps
             continue
@@ -80,18 +90,21 @@ def _reached(function: Callable[..., Any]) -> Iterator[tuple[Tensor, Any, tuple[
             continue
         seen.add(id(value))
         if isinstance(value, types.FunctionType):
-            names |= _names(value.__code__)
             for cell in value.__closure__ or ():
-                pending.append((_followed(cell, (_CELL,)), cell, (_CELL,), names))
-            for held in (value.__defaults__, value.__kwdefaults__):
-                pending.append((held, held, (), names))
+                pending.append((_followed(cell, (_CELL,)), cell, (_CELL,)))
+            pending += [(held, held, ()) for held in (value.__defaults__, value.__kwdefaults__)]
             space = value.__globals__
-            if not str(space.get("__name__")).startswith("jitgrad."):
-                for name in sorted(names & space.keys()):
-                    pending.append((space[name], space, (itemgetter(name),), names))
+            if _is_users(str(space.get("__name__"))):
+                names |= _names(value.__code__)
+                for name in sorted(_names(value.__code__) & space.keys()):
+                    pending.append((space[name], space, (itemgetter(name),)))
             continue
         for child, step in _parts(value, names):
-            pending.append((child, root, (*steps, step), names))
+            pending.append((child, root, (*steps, step)))
+
+
+def _is_users(module: str) -> bool:
+    return module.partition(".")[0] not in ("jitgrad", "numpy", "scipy", "numba")
 
 
 def _names(code: types.CodeType) -> frozenset[str]:
@@ -100,7 +113,7 @@ def _names(code: types.CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*inner)
 
 
-def _parts(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, Step]]:
+def _parts(value: Any, names: set[str]) -> Iterator[tuple[Any, Step]]:
     """What an object holds, and how to get there from it; of modules and classes, only what the code mentions."""
     if isinstance(value, list | tuple):
         for i, part in enumerate(value):
@@ -122,9 +135,9 @@ def _parts(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, Step]]:
             if isinstance(name, str):
                 yield part, attrgetter(name)
         for cls in type(value).__mro__[:-1]:
-            for name in sorted((names | {"__call__"}) & vars(cls).keys()):
-                part = vars(cls)[name]
-                if isinstance(part, types.FunctionType | Tensor | list | tuple | dict):
-                    yield part, attrgetter(name)
-                elif isinstance(part, types.MemberDescriptorType) and hasattr(value, name):  # __slots__
+            for name, part in list(vars(cls).items()):
+                if isinstance(part, types.MemberDescriptorType) and hasattr(value, name):  # __slots__
                     yield getattr(value, name), attrgetter(name)
+                elif name in names or name == "__call__":
+                    if isinstance(part, types.FunctionType | Tensor | list | tuple | dict):
+                        yield part, attrgetter(name)

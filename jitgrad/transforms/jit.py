@@ -81,7 +81,7 @@ class Compiled:
         places = {first + k for k, old in enumerate(self.sources) if id(old) in moved}
         if any(pull is None or not places <= set(pull.hidden) for pull in self.pulls.values()):
             return False  # a gradient that is still to come would read the other tensor
-        constants = [*_captured(self.graph), *_captured(self.executable.graph)]
+        constants = list({id(c): c for g in (self.graph, self.executable.graph) for c in _captured(g)}.values())
         values: dict[int, set[int]] = {}  # several tensors on one array are one value to the compiler
         for c in constants:
             values.setdefault(id(c.value), set()).add(id(c.source))
@@ -121,7 +121,9 @@ class JitFunction:
         self._watch: Watch | None = Watch(getattr(function, "__name__", "function"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and (not overrides or kernel_mode() == "compiled"):  # the usual case: contiguous ndarrays, nothing to record
+        if not kwargs and (
+            not overrides or kernel_mode() == "compiled"
+        ):  # the usual case: contiguous ndarrays, nothing to record
             key: list[Any] = []
             for a in args:
                 if type(a) is not _ndarray or a.flags.num & _USABLE != _USABLE:
