@@ -13,7 +13,7 @@ from strategies import kernels
 
 import jitgrad as jg
 from jitgrad import jit
-from jitgrad.errors import GraphError, InPlaceError
+from jitgrad.errors import GraphError, InPlaceError, JitgradError, UnsupportedError
 from jitgrad.tensor import Tensor
 from jitgrad.transforms.jit import JitFunction
 
@@ -414,7 +414,7 @@ def test_places_that_other_tensors_are_found_at() -> None:
     model = Model()
     holder = [leaf(1.0, 2.0, 3.0)]
     functions = [
-        jit(model), jit(model.method), jit(lambda x: model(x)), jit(functools.partial(lambda m, x: m(x), model)),
+        jit(model), jit(model.method), jit(lambda x: 1.0 * model(x)), jit(functools.partial(lambda m, x: m(x), model)),
         jit(lambda x, m=model: m.method(x)),
     ]  # fmt: skip
     cube = np.array([1.0, 8.0, 27.0])
@@ -459,6 +459,31 @@ def test_tensors_made_anew_are_recorded_operation_by_operation() -> None:
     function = jit(lambda x: (jg.autograd.grad(y, a, create_graph=True, retain_graph=True)[0] * x).sum())
     function(X).backward()
     close(a.grad, 2 * X)
+
+
+def test_a_function_with_its_own_backward_refuses_captured_tensors() -> None:
+    class Square(jg.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.x = x.detach().numpy()
+            return ctx.x**2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return 2.0 * g * ctx.x
+
+    w, v = leaf(1.0, 2.0, 3.0), leaf(1.0, 1.0, 1.0)
+    for function in (lambda x: (x * v * Square.apply(w)).sum(), lambda x: Square.apply(x).sum()):
+        with pytest.raises(UnsupportedError, match=r"Square\.apply"):
+            jit(function)(X)
+
+
+def test_a_captured_tensor_that_leaves_the_graph_raises() -> None:
+    w, v = leaf(1.0, 2.0, 3.0), leaf(1.0, 1.0, 1.0)
+    y = jit(lambda x: (x * v * w.numpy()).sum())(X)
+    with pytest.raises(JitgradError):
+        y.backward()
+    assert v.grad is None
 
 
 def test_other_threads_use_a_captured_tensor_while_its_gradient_is_traced() -> None:

@@ -16,6 +16,7 @@ from jitgrad.tensor import Tensor
 __all__ = ["Bindings"]
 
 _MOST_OBJECTS: Final = 4096  # looked at for one function, nearest first
+_FOLLOWED: Final = (types.FunctionType, Tensor, list, tuple, dict)  # of what classes define
 _CELL: Final = attrgetter("cell_contents")
 
 Step = Callable[[Any], Any]
@@ -138,6 +139,5 @@ def _parts(value: Any, names: set[str]) -> Iterator[tuple[Any, Step]]:
             for name, part in list(vars(cls).items()):
                 if isinstance(part, types.MemberDescriptorType) and hasattr(value, name):  # __slots__
                     yield getattr(value, name), attrgetter(name)
-                elif name in names or name == "__call__":
-                    if isinstance(part, types.FunctionType | Tensor | list | tuple | dict):
-                        yield part, attrgetter(name)
+                elif (name in names or name == "__call__") and isinstance(part, _FOLLOWED):
+                    yield part, attrgetter(name)
