@@ -116,6 +116,8 @@ def _directory(name: str, text: str) -> Path:
 
 
 _overridden: ContextVar[Settings | None] = ContextVar("jitgrad_settings", default=None)
+overrides: list[Settings] = []
+"""What is overridden in any thread now: as long as this is empty, the settings are those of the environment."""
 
 
 @cache
@@ -155,8 +157,11 @@ def override(**changes: Any) -> Iterator[Settings]:
     unknown = sorted(set(changes) - set(names))
     if unknown:
         raise ConfigError(f"no setting is called {', '.join(unknown)}; there are {', '.join(names)}")
-    token = _overridden.set(dataclasses.replace(settings(), **changes))
+    changed = dataclasses.replace(settings(), **changes)
+    overrides.append(changed)
+    token = _overridden.set(changed)
     try:
-        yield settings()
+        yield changed
     finally:
         _overridden.reset(token)
+        overrides.remove(changed)

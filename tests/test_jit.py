@@ -632,16 +632,16 @@ def test_captured_and_argument_both_tracked() -> None:
     assert x.grad.tolist() == [6.0, 16.0]
 
 
-def test_a_captured_tensor_that_changes_before_backward_raises() -> None:
+def test_a_captured_tensor_that_changes_before_backward() -> None:
     w, x = jg.tensor([1.0, 2.0]), jg.tensor([1.0, 2.0], requires_grad=True)
     function = jit(lambda v: (v * w).sum())
     y = function(x)
-    w.mul_(10.0)
-    with pytest.raises(InPlaceError, match=r"captured tensor|overwritten"):
-        y.backward()
-    assert x.grad is None
-    function(x).backward()
+    w.mul_(10.0)  # nobody else sees the memory: backward keeps the old values
+    y.backward()
     assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 2.0]
+    x.grad = None
+    function(x).backward()
     assert x.grad.tolist() == [10.0, 20.0]
     seen = w.detach()
     y = function(x)

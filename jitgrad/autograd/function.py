@@ -17,6 +17,7 @@ from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, grad_mode
+from jitgrad.core.trace import current_graph, stand_in
 from jitgrad.errors import (
     ArgumentError,
     InPlaceError,
@@ -153,11 +154,14 @@ class Function:
     @classmethod
     def apply(cls, *args: Any) -> Any:
         """Run ``forward`` and record this operation, if an argument requires grad."""
+        args = tuple([stand_in(a) for a in args])
+        tracing = current_graph() is not None
         for position, arg in enumerate(args):
-            if isinstance(arg, Tensor) and isinstance(arg._value, Tracer):
+            # a captured tensor too: the graph has no place for the backward of a Function, whatever forward reads
+            if isinstance(arg, Tensor) and (isinstance(arg._value, Tracer) or (tracing and arg._edge is not None)):
                 raise UnsupportedError(
-                    f"{cls.__name__}.apply at {user_line()}: argument {position} is a traced value; "
-                    "a Function runs eagerly only"
+                    f"{cls.__name__}.apply at {user_line()}: argument {position} is a traced value, or captured by a traced "
+                    "function; a Function runs eagerly only: use jg.primitive"
                 )
         ctx = FunctionContext()
         ctx.needs_input_grad = tuple(isinstance(a, Tensor) and a._edge is not None for a in args)

@@ -14,7 +14,18 @@ from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Atom, Constant, Graph, Tracer, is_number
 from jitgrad.core.modes import grad_mode
 
-__all__ = ["atom_of", "current_graph", "is_tracing", "note_read", "same_bytes", "trace", "tracing_into"]
+__all__ = [
+    "atom_of",
+    "current_graph",
+    "is_tracing",
+    "note_read",
+    "same_bytes",
+    "stand_in",
+    "stand_ins",
+    "standing_in",
+    "trace",
+    "tracing_into",
+]
 
 
 def trace(function: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], name: str) -> Graph:
@@ -45,15 +56,38 @@ def atom_of(data: Any, graph: Graph, source: Any = None) -> Atom:
 
 
 _current: ContextVar[Graph | None] = ContextVar("jitgrad_tracing", default=None)
-_everywhere: list[Graph] = []  # traced into now, by any thread
+_everywhere: list[Any] = []  # for each graph that is traced into now, and each ``standing_in``, of any thread
 
 current_graph: Final = _current.get
 """The graph that the whole of this thread's work goes into: operations on captured arrays as well; None outside of jit."""
 
 
 def is_tracing() -> bool:
-    """Whether any thread is tracing a whole function."""
+    """Whether any thread is tracing a whole function, or has others stand in for captured tensors."""
     return bool(_everywhere)
+
+
+stand_ins: ContextVar[dict[int, Any]] = ContextVar("jitgrad_stand_ins", default={})  # noqa: B039 (never written)
+"""What is read in place of captured tensors here, by their ids: a gradient with respect to them needs other tensors."""
+
+
+def stand_in(tensor: Any) -> Any:
+    """What is read in place of a tensor here: itself, but for a captured one while its gradient is traced."""
+    return stand_ins.get().get(id(tensor), tensor)
+
+
+@contextmanager
+def standing_in() -> Iterator[dict[int, Any]]:
+    """A table of stand-ins that holds inside, for this thread alone: the captured tensors themselves stay untouched."""
+    table = dict(stand_ins.get())
+    mark = object()
+    _everywhere.append(mark)  # the short way of operations does not look for stand-ins
+    token = stand_ins.set(table)
+    try:
+        yield table
+    finally:
+        stand_ins.reset(token)
+        _everywhere.remove(mark)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode, in_backward
 from jitgrad.core.primitive import Custom, Elementwise, Primitive, View
-from jitgrad.core.trace import atom_of, current_graph, is_tracing
+from jitgrad.core.trace import atom_of, current_graph, is_tracing, stand_in
 from jitgrad.eager import Plan, plan_for, recorder_for
 from jitgrad.errors import DefinitionError, DtypeError, ShapeError, user_line
 from jitgrad.ops.linear import convert, stack_values
@@ -59,7 +59,7 @@ def as_tensor(obj: Any, what: str = "argument") -> Tensor:
     Raises DtypeError for dtypes that are not supported, ShapeError for ragged lists.
     """
     if isinstance(obj, Tensor):
-        return obj
+        return stand_in(obj) if is_tracing() else obj
     if isinstance(obj, np.ndarray):
         if type(obj) is not np.ndarray:
             obj = _base_array(obj, what)
@@ -195,6 +195,9 @@ def _converted(a: Tensor, dtype: np.dtype[Any]) -> Tensor:
 def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
     """The result of a primitive: a tensor, or a tuple of them."""
     impl = primitive.impl
+    tracing = is_tracing()
+    if tracing:
+        args = tuple([stand_in(a) for a in args])
     if isinstance(impl, Elementwise):
         operands = _elementwise_operands(primitive, impl, args)
     else:
@@ -208,7 +211,7 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
         arrays.append(value)
         if t._edge is not None:
             tracked = True
-    graph = current_graph() if is_tracing() and arrays else None
+    graph = current_graph() if tracing and arrays else None
     if graph is not None and not all(map(is_number, arrays)):
         return _trace(primitive, operands, params, graph)
     plan = plan_for(primitive, tuple([t._aval for t in operands]), params)
@@ -264,9 +267,20 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
     if primitive.rule is not None and grad_mode.get() and any(t._edge is not None for t in operands):
         # a plan of its own: a cached one would be found again by the avals, and run
         plan = Plan.of_traced(primitive, tuple([t._aval for t in operands]), params)
+        if graph is current_graph():
+            operands = [_lifted(t, a, graph) for t, a in zip(operands, atoms, strict=True)]
         record(plan, operands, results, keep_all=True)
         plan.recorders.clear()
     return results if primitive.outputs > 1 else results[0]
+
+
+def _lifted(tensor: Tensor, atom: Any, graph: Graph) -> Tensor:
+    """A captured tensor as a node keeps it: its gradient has to read that tensor too, and not the array of this moment."""
+    if isinstance(tensor._value, Tracer) or is_number(tensor._value):
+        return tensor
+    lifted = wrap(Tracer(graph, atom))
+    lifted._edge, lifted._slot, lifted._weak = tensor._edge, tensor._slot, tensor._weak
+    return lifted
 
 
 def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor], keep_all: bool = False) -> None:

@@ -14,6 +14,7 @@ from jitgrad.autodiff.reverse import sweep
 from jitgrad.core.aval import aval_of
 from jitgrad.core.graph import Tracer
 from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode, transforming
+from jitgrad.core.trace import stand_in
 from jitgrad.errors import (
     ArgumentError,
     ConversionError,
@@ -187,6 +188,7 @@ def detach(self: Tensor) -> Tensor:
     >>> x.grad
     tensor([ 9., 18.])
     """
+    self = stand_in(self)
     if isinstance(self._value, Tracer):
         return stop_gradient_view(self)  # type: ignore[no-any-return]
     alias = make(self._value, self._aval)

@@ -18,8 +18,8 @@ from jitgrad.core.memory import log_write, owner
 from jitgrad.core.modes import grad_mode
 from jitgrad.core.trace import current_graph
 from jitgrad.eager import plan_for, recorder_for
-from jitgrad.errors import DtypeError, InPlaceError, ShapeError, user_line
-from jitgrad.ops.indexing import basic_index, flat_positions, plain_index
+from jitgrad.errors import DtypeError, InPlaceError, ShapeError, UnsupportedError, user_line
+from jitgrad.ops.indexing import basic_index, flat_positions, getitem, plain_index
 from jitgrad.ops.linear import (
     ViewChain,
     convert,
@@ -47,7 +47,7 @@ from jitgrad.tensor.storage import (
 from jitgrad.tensor.tensor import Tensor, make
 from jitgrad.tensor.traced_memory import is_part, writable, write_traced
 
-__all__ = ["assign", "set_item", "take_history"]
+__all__ = ["assign", "get_item", "set_item", "take_history"]
 
 
 def _check_target(target: Tensor, operation: str) -> None:
@@ -220,6 +220,33 @@ def _make_room(target: Tensor) -> bool:
     return False
 
 
+def get_item(tensor: Tensor, index: Any) -> Tensor:
+    """``tensor[index]``."""
+    try:
+        return getitem(tensor, index)  # type: ignore[no-any-return]
+    except UnsupportedError:
+        _check_masks(index, tensor.shape)
+        raise
+
+
+def _items(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    try:
+        return plain_index(index)
+    except UnsupportedError:
+        _check_masks(index, shape)
+        raise
+
+
+def _check_masks(index: Any, shape: tuple[int, ...]) -> None:
+    """Before a traced mask is refused for its values: raise the error of one that does not fit by its shape alone."""
+    known = [
+        np.zeros(i.shape, i.dtype) if isinstance(i, Tensor) and i.is_traced else i
+        for i in (index if type(index) is tuple else (index,))
+    ]
+    if any(isinstance(i, np.ndarray) and i.dtype.kind == "b" for i in known):
+        flat_positions(plain_index(tuple(known)), shape)
+
+
 def set_item(target: Tensor, index: Any, value: Any) -> None:
     """``target[index] = value``."""
     operation = "x[...] = value"
@@ -231,7 +258,7 @@ def set_item(target: Tensor, index: Any, value: Any) -> None:
             new = _fitted(target, given.reshape(()), operation, target.shape)
             assign(target, where(mask, new, target), operation)
             return
-    items = plain_index(index)
+    items = _items(index, target.shape)
     basic = basic_index(items, target.shape)
     value = _given(target, value, operation)
     if isinstance(target._value, Tracer) or isinstance(value._value, Tracer):

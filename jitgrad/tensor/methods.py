@@ -12,10 +12,9 @@ from typing import Any, Final
 from jitgrad.core.primitive import Elementwise
 from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import operations
-from jitgrad.ops.indexing import getitem
 from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
 from jitgrad.tensor.engine import apply, binary_function, fold_function, is_operand, unary_function
-from jitgrad.tensor.inplace import assign, set_item
+from jitgrad.tensor.inplace import assign, get_item, set_item
 from jitgrad.tensor.storage import is_held
 from jitgrad.tensor.tensor import Tensor
 
@@ -34,7 +33,7 @@ def install_methods() -> None:
     for table in (graph_methods.METHODS, printing.METHODS, shape_methods.METHODS, numpy_protocols.METHODS):
         for name, function in table.items():
             _put(name, function)
-    _put("__getitem__", getitem)
+    _put("__getitem__", get_item)
     _put("__setitem__", set_item)
     for op in operations().values():
         if op.operator is not None:

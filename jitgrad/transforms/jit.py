@@ -7,7 +7,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +17,11 @@ from jitgrad.compiler.draw import Drawing, draw
 from jitgrad.compiler.executable import Executable
 from jitgrad.compiler.explain import Explanation, explain
 from jitgrad.compiler.passes import same_program, simplify
-from jitgrad.core.aval import ShapedArray, aval_of, make_aval
-from jitgrad.core.graph import Constant, Graph
+from jitgrad.config import overrides
+from jitgrad.core.aval import ShapedArray, aval_of, is_float, make_aval
+from jitgrad.core.graph import Constant, Graph, is_number
 from jitgrad.core.modes import forward, grad_mode
-from jitgrad.core.trace import atom_of, current_graph, same_bytes, tracing_into
+from jitgrad.core.trace import atom_of, current_graph, same_bytes, stand_ins, standing_in, tracing_into
 from jitgrad.eager import forget_plans
 from jitgrad.errors import GraphError, InPlaceError, UnsupportedError, user_line
 from jitgrad.kernels.kernel import kernel_mode, logger
@@ -29,8 +30,9 @@ from jitgrad.ops.selection import where
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.engine import wrap
 from jitgrad.tensor.tensor import make
+from jitgrad.transforms.bindings import Bindings
 from jitgrad.transforms.numba_functions import numba_callback, numba_function
-from jitgrad.transforms.private import private
+from jitgrad.transforms.private import plain, private
 from jitgrad.transforms.recompiles import Traits, Watch
 from jitgrad.transforms.reverse_mode import vjp
 from jitgrad.transforms.trees import Structure, flatten
@@ -52,18 +54,50 @@ class Compiled:
     executable: Executable
     structure: Structure
     leaves: list[Any]  # results that are no arrays, and None where an output stands
-    sources: list[Tensor]  # captured tensors: any of them may require grad, now or later
+    sources: list[Tensor]  # captured tensors, read at each call: any of them may require grad, now or later
     reads: list[tuple[Any, Any]]  # arrays whose values Python read, with copies: the trace holds while they are equal
-
-    @property
-    def tracked(self) -> bool:
-        """Whether a captured tensor requires grad now."""
-        return any(t._edge is not None for t in self.sources)
+    bindings: Bindings  # where the function has the sources from
+    pulls: dict[tuple[int, ...], Pull | None] = field(default_factory=dict)  # gradients, by what they are wanted for
 
     @property
     def holds(self) -> bool:
+        """Whether what Python read of captured arrays is still there, and the captured tensors, or others like them."""
+        if not self.reads_hold:
+            return False
+        return not self.bindings.watched or self.bindings.hold(self.sources) or self._rebound()
+
+    @property
+    def reads_hold(self) -> bool:
         """Whether what Python read of captured arrays is still there."""
         return all(same_bytes(t._value if isinstance(t, Tensor) else t, copy) for t, copy in self.reads)
+
+    def _rebound(self) -> bool:
+        """Read other tensors, which the function has been given in place of captured ones; False where it must be traced."""
+        new = self.bindings.now(self.sources)
+        if new is None:
+            return False
+        moved = {id(old): t for old, t in zip(self.sources, new, strict=True) if old is not t}
+        first = len(self.graph.inputs)
+        places = {first + k for k, old in enumerate(self.sources) if id(old) in moved}
+        if any(pull is None or not places <= set(pull.hidden) for pull in self.pulls.values()):
+            return False  # a gradient that is still to come would read the other tensor
+        constants = list({id(c): c for g in (self.graph, self.executable.graph) for c in _captured(g)}.values())
+        values: dict[int, set[int]] = {}  # several tensors on one array are one value to the compiler
+        for c in constants:
+            values.setdefault(id(c.value), set()).add(id(c.source))
+        for c in constants:
+            if id(c.source) in moved and (c.is_literal or len(values[id(c.value)]) > 1):
+                return False
+        for c in constants:
+            c.source = moved.get(id(c.source), c.source)
+        self.sources = new
+        return True
+
+
+def _captured(graph: Graph) -> list[Constant]:
+    """The constants of a graph that are read from a tensor."""
+    atoms = {id(a): a for n in graph.nodes for a in n.inputs} | {id(a): a for a in graph.outputs}
+    return [a for a in atoms.values() if isinstance(a, Constant) and a.source is not None]
 
 
 class JitFunction:
@@ -79,14 +113,17 @@ class JitFunction:
         self._parameters = _positional_parameters(function)
         count = len(self._parameters)
         self._static_names = {*names, *(self._parameters[p] for p in self._static_positions if -count <= p < count)}
+        self._static_by_count: dict[int, frozenset[int]] = {}
         self._compiled: dict[Any, Compiled] = {}
         self._fast: dict[Any, Callable[..., Any]] = {}
-        self._pulls: dict[Any, JitFunction] = {}  # the gradients, by arguments and which of them are tracked
         self._numba: dict[Any, Any] = {}  # functions for Numba and C, by what they were made for
+        self._follows = True  # other tensors in place of captured ones
         self._watch: Watch | None = Watch(getattr(function, "__name__", "function"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs:  # the usual case: contiguous ndarrays, nothing to record
+        if not kwargs and (
+            not overrides or kernel_mode() == "compiled"
+        ):  # the usual case: contiguous ndarrays, nothing to record
             key: list[Any] = []
             for a in args:
                 if type(a) is not _ndarray or a.flags.num & _USABLE != _USABLE:
@@ -104,23 +141,26 @@ class JitFunction:
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = self._bind(args, kwargs)
-        if current_graph() is not None or any(t.is_traced for t in arguments.tensors):
+        if current_graph() is not None or stand_ins.get() or any(t.is_traced for t in arguments.tensors):
             return self._inlined(arguments)  # part of an outer trace
         compiled = self._lookup(arguments)
-        recording = bool(grad_mode.get())
-        tracked = recording and any(t._edge is not None for t in arguments.tensors)
-        if recording and (compiled.tracked or (tracked and forward.get())):
-            # gradients of captured tensors, and tangents: recorded operation by operation
-            return self._inlined(arguments, [*arguments.tensors, *compiled.sources])
-        if not kwargs and not self._static_names and not self._static_positions and kernel_mode() == "compiled":
+        inputs = [*arguments.tensors, *compiled.sources]
+        needs = tuple([i for i, t in enumerate(inputs) if t._edge is not None])
+        pull = None
+        if needs and grad_mode.get():
+            pull = None if forward.get() else self._pull(arguments, compiled, needs)
+            if pull is None:  # recorded operation by operation, as tangents need it
+                return self._inlined(arguments, inputs)
+        plain_call = not needs and not kwargs and not self._static_names and not self._static_positions
+        if plain_call and kernel_mode() == "compiled":
             self._remember(args, compiled)
         results = compiled.executable(arguments.arrays())
-        if tracked:
-            tensors = self._record(arguments, compiled, results)
-            return _rebuilt(compiled, tensors)
-        if arguments.has_tensors or compiled.tracked:
-            return _rebuilt(compiled, [make(r, aval_of(r)) for r in results])
-        return _rebuilt(compiled, [_plain(r) for r in results])
+        if not needs and not arguments.has_tensors:
+            return _rebuilt(compiled, [plain(r) for r in results])
+        tensors = [make(r, aval_of(r)) for r in results]
+        if pull is not None:
+            self._record(arguments, inputs, needs, pull, tensors)
+        return _rebuilt(compiled, tensors)
 
     def _inlined(self, arguments: Arguments, known: Sequence[Tensor] = ()) -> Any:
         """The function itself, on private tensors; results that share memory with ``known`` tensors are copied."""
@@ -161,14 +201,16 @@ class JitFunction:
         text = _template(compiled.structure.unflatten([_Slot(n) for n in names]))
         if text is None:
             return
-        space: dict[str, Any] = {"call": call, "plain": _plain, "general": self._general}
+        space: dict[str, Any] = {"call": call, "plain": plain, "general": self._general}
         arguments = ", ".join(f"a{i}" for i in range(len(args)))
         lines = [f"def fast({arguments}):"]
-        for i, source in enumerate(compiled.sources):
-            space[f"source{i}"] = source
-            lines.append(
-                f"    if source{i}._edge is not None: return general(({arguments}{',' if args else ''}), {{}})"
-            )
+        conditions = [f"source{i}._edge is not None" for i in range(len(compiled.sources))]
+        space |= {f"source{i}": source for i, source in enumerate(compiled.sources)}
+        if compiled.bindings.watched:
+            space |= {"hold": compiled.bindings.hold, "sources": compiled.sources}
+            conditions.append("not hold(sources)")
+        if conditions:
+            lines.append(f"    if {' or '.join(conditions)}: return general(({arguments}{',' if args else ''}), {{}})")
         exec("\n".join([*lines, f"    results = call({arguments})", f"    return {text}"]), space)
         self._fast[tuple([v for a in args for v in (a.dtype, a.shape)])] = space["fast"]
 
@@ -177,9 +219,7 @@ class JitFunction:
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         static: list[Any] = []
         dynamic: list[Any] = []
-        count = len(args)
-        positions = {p % count if count and p < 0 else p for p in self._static_positions}
-        positions |= {i for i, name in enumerate(self._parameters[:count]) if name in self._static_names}
+        positions = self._static_of(len(args))
         for i, a in enumerate(args):
             (static if i in positions else dynamic).append(a)
         names = sorted(kwargs)
@@ -194,6 +234,15 @@ class JitFunction:
                 ) from None
         leaves, structure = flatten(tuple(dynamic))
         return Arguments(self, args, kwargs, positions, names, leaves, structure, tuple(map(_exact, static)))
+
+    def _static_of(self, count: int) -> frozenset[int]:
+        """Which of so many positional arguments are static."""
+        found = self._static_by_count.get(count)
+        if found is None:
+            positions = {p % count if count and p < 0 else p for p in self._static_positions}
+            positions |= {i for i, name in enumerate(self._parameters[:count]) if name in self._static_names}
+            found = self._static_by_count[count] = frozenset(positions)
+        return found
 
     def _lookup(self, arguments: Arguments) -> Compiled:
         key = arguments.key
@@ -256,13 +305,13 @@ class JitFunction:
     def _compile(self, arguments: Arguments) -> Compiled:
         start = next_tick()
         graph, structure, rest = self._trace(arguments)
-        captured = [a for n in graph.nodes for a in n.inputs if isinstance(a, Constant)]
-        captured += [a for a in graph.outputs if isinstance(a, Constant)]
-        sources = {id(c.source): c.source for c in captured if c.source is not None}
+        sources = {id(c.source): c.source for c in _captured(graph)}
         # what the function itself made requires grad inside of it alone
         outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
         executable = Executable(f"{self._name}_kernel", simplify(graph))
-        return Compiled(graph, executable, structure, rest, outer, graph.reads or [])
+        return Compiled(
+            graph, executable, structure, rest, outer, graph.reads or [], Bindings(self._function, outer, self._follows)
+        )
 
     @property
     def _name(self) -> str:
@@ -270,19 +319,54 @@ class JitFunction:
 
     # ----------------------------------------------------------------- gradients
 
-    def _record(self, arguments: Arguments, compiled: Compiled, results: Sequence[Any]) -> list[Tensor]:
+    def _pull(self, arguments: Arguments, compiled: Compiled, needs: tuple[int, ...]) -> Pull | None:
+        """The gradient of a call with respect to the arguments and captured tensors at ``needs``; None where a captured
+        tensor cannot be made an argument of it."""
+        if needs in compiled.pulls:
+            return compiled.pulls[needs]
+        # the gradient is traced on its own: it must be that of the very program that ran
+        again = self._trace(arguments)[0]
+        if not same_program(compiled.graph, again):
+            raise GraphError(
+                f"jit({getattr(self, '__name__', 'function')}) gave another program when it was traced again for its gradient: "
+                "random numbers or other state inside. Draw or read them outside and pass them as arguments"
+            )
+        count = len(arguments.leaves)
+        same = {id(c.source) for c in _captured(again)}  # not what the function makes anew each time
+        read = {id(t) for t, _ in compiled.reads}
+        hidden = [
+            count + k
+            for k, t in enumerate(compiled.sources)
+            if id(t) in same
+            and id(t) not in read
+            and is_float(t.dtype)
+            and (count + k in needs or not is_number(t._value))
+        ]
+        pull = None
+        if all(i < count or i in hidden for i in needs):
+            function = JitFunction(_pull(self, compiled, arguments.emptied(), count, needs, hidden), (), ())
+            function._follows = False
+            function._watch = None  # it is compiled anew when this function is, which tells of it
+            pull = Pull(function, hidden)
+        compiled.pulls[needs] = pull
+        return pull
+
+    def _record(
+        self,
+        arguments: Arguments,
+        inputs: Sequence[Tensor],
+        needs: tuple[int, ...],
+        pull: Pull,
+        tensors: Sequence[Tensor],
+    ) -> None:
         """One node for the whole call; its backward is the compiled gradient."""
-        tensors = [make(r, aval_of(r)) for r in results]
-        needs = [i for i, t in enumerate(arguments.tensors) if t._edge is not None]
-        recorder = _JitRecorder(self, arguments, needs, [t._aval for t in tensors], compiled)
-        edges = tuple(arguments.tensors[i]._edge for i in needs)
-        slots = tuple(arguments.tensors[i]._slot for i in needs)
-        kept = tuple(t._value for t in (*arguments.tensors, *compiled.sources))
-        node = GradNode(recorder, edges, kept, slots if any(slots) else None)
+        recorder = _JitRecorder(self, arguments, inputs, needs, pull, [t._aval for t in tensors])
+        edges = tuple([inputs[i]._edge for i in needs])
+        slots = tuple([inputs[i]._slot for i in needs])
+        node = GradNode(recorder, edges, tuple([t._value for t in inputs]), slots if any(slots) else None)
         for slot, tensor in enumerate(tensors):
             if tensor.dtype.kind == "f":
                 tensor._edge, tensor._slot = node, slot
-        return tensors
 
     # ----------------------------------------------------------------- Numba
 
@@ -352,7 +436,7 @@ class Arguments:
     owner: JitFunction
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    positions: set[int]
+    positions: frozenset[int]
     names: list[str]
     leaves: list[Any]
     structure: Structure
@@ -420,8 +504,16 @@ class Arguments:
         return args, kwargs
 
 
+@dataclass
+class Pull:
+    """The gradient of a jitted call, compiled, and which captured tensors are arguments of it."""
+
+    function: JitFunction
+    hidden: list[int]
+
+
 class _JitRecorder:
-    """The recorder of the node of a jitted call."""
+    """The recorder of the node of a jitted call. It keeps the arguments, and after them the captured tensors."""
 
     masks = False
     plain = False
@@ -430,82 +522,99 @@ class _JitRecorder:
         self,
         function: JitFunction,
         arguments: Arguments,
-        needs: list[int],
+        inputs: Sequence[Tensor],
+        needs: tuple[int, ...],
+        pull: Pull,
         out_avals: list[ShapedArray],
-        compiled: Compiled,
     ) -> None:
-        self.function = function
-        self.sources = compiled.sources
-        self.weak = [_is_weak(leaf) for leaf in arguments.leaves]
+        count = len(arguments.leaves)
+        self.pull = pull
+        self.needs = needs
+        self.given = [*range(count), *pull.hidden]  # what the gradient is given
+        self.weak = [_is_weak(v) for v in arguments.leaves] + [inputs[i]._weak for i in pull.hidden]
+        self.sources = [(i, t) for i, t in enumerate(inputs) if i >= count and i not in pull.hidden]
         self.name = f"jit({getattr(function, '__name__', 'function')})"
         self.out_avals = tuple(make_aval(a.shape, a.dtype) for a in out_avals)
         self.outputs = len(out_avals)
-        self.needs = needs
         self.fresh = (True,) * len(needs)
-        key = (arguments.key, tuple(needs))
-        found = function._pulls.get(key)
-        if found is None:
-            # the gradient is traced on its own: it must be that of the very program that ran
-            if not same_program(compiled.graph, function._trace(arguments)[0]):
-                raise GraphError(
-                    f"{self.name} gave another program when it was traced again for its gradient: random numbers or other "
-                    "state inside. Draw or read them outside and pass them as arguments"
-                )
-            found = function._pulls[key] = JitFunction(_pull(function, arguments.emptied(), needs), (), ())
-            found._watch = None  # it is compiled anew when the function is, which tells of it
-        self.pull: JitFunction = found
 
     def _complete(self, g: Any) -> list[Any]:
         gs = [g] if self.outputs == 1 else list(g)
         return [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(gs, self.out_avals, strict=True)]
 
     def _values(self, node: GradNode) -> list[Tensor]:
-        """The arguments, as they were; raises where a captured tensor is not what it was."""
+        """The arguments and captured tensors, as they were; raises where one that is read now is not what it was."""
         arrays = node.residuals
-        count = len(self.weak)
-        for source, kept in zip(self.sources, arrays[count:], strict=True):
-            if source._value is not kept:
+        for i, source in self.sources:
+            if source._value is not arrays[i]:
                 raise InPlaceError(
-                    f"backward of {self.name} needs a captured tensor of shape {kept.shape} that was written after the call; "
+                    f"backward of {self.name} needs a captured tensor of shape {source.shape} that was written after the call; "
                     "do the write after backward, or pass the tensor as an argument"
                 )
-        values = [make(a, aval_of(a)) for a in arrays[:count]]
+        values = [make(arrays[i], aval_of(arrays[i])) for i in self.given]
         for value, weak in zip(values, self.weak, strict=True):
             value._weak = weak
         return values
 
     def run(self, node: GradNode, g: Any) -> Sequence[Any]:
-        """The cotangents of the tracked arguments, as arrays."""
+        """The cotangents of the tracked arguments and captured tensors, as arrays."""
         cotangents = [make(x, aval_of(x)) for x in self._complete(g)]
-        return [t._value for t in self.pull(tuple(self._values(node)), cotangents, [])]
+        return [t._value for t in self.pull.function(tuple(self._values(node)), cotangents, [])]
 
     def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
         """The cotangents as tensors; with ``record`` they are one node each of the compiled gradient."""
         values = self._values(node)
         if record and node.edges is not None:
             for at, i in enumerate(self.needs):
-                values[i]._edge, values[i]._slot = node.edges[at], node.slots[at] if node.slots else 0
+                value = values[self.given.index(i)]
+                value._edge, value._slot = node.edges[at], node.slots[at] if node.slots else 0
         cotangents = [x if isinstance(x, Tensor) else make(x, aval_of(x)) for x in self._complete(g)]
         masks = [] if mask is None else [mask.get()]
-        return [(t, None) for t in self.pull(tuple(values), cotangents, masks)]
+        return [(t, None) for t in self.pull.function(tuple(values), cotangents, masks)]
 
 
-def _pull(function: JitFunction, arguments: Arguments, needs: Sequence[int]) -> Callable[..., list[Any]]:
-    """The function from arguments, cotangents of the float results and masks of them (or none) to cotangents of arguments."""
+def _pull(
+    function: JitFunction,
+    compiled: Compiled,
+    arguments: Arguments,
+    count: int,
+    needs: tuple[int, ...],
+    hidden: Sequence[int],
+) -> Callable[..., list[Any]]:
+    """The function from arguments (and ``hidden`` captured tensors after them), cotangents of the float results and masks
+    of them (or none) to the cotangents of what is at ``needs``."""
+    moved = [[*range(count), *hidden].index(i) for i in needs]
+    name = f"jit({getattr(function, '__name__', 'function')})"
 
     def pull(values: tuple[Tensor, ...], cotangents: list[Tensor], masks: list[Tensor]) -> list[Any]:
+        bound = compiled.bindings.now(compiled.sources)
+        here = enumerate(compiled.sources, count)
+        if bound is None or not all(i in hidden or bound[i - count] is t for i, t in here):
+            raise GraphError(
+                f"backward of {name} needs the tensors that the function captured when it was called, and others are there "
+                "now: call backward first, or pass them as arguments"
+            )
+        if not compiled.reads_hold:
+            raise InPlaceError(
+                f"backward of {name} needs a captured array as it was in the call, since Python read its values (to index, to "
+                "decide): do the write after backward"
+            )
+
         def part(*moving: Tensor) -> list[Any]:
             whole: list[Any] = list(values)
-            for i, v in zip(needs, moving, strict=True):
+            for i, v in zip(moved, moving, strict=True):
                 v._weak = whole[i]._weak
                 whole[i] = v
-            args, kwargs = arguments.replaced(whole)
+            table.update((id(bound[i - count]), v) for i, v in zip(hidden, whole[count:], strict=True))
+            args, kwargs = arguments.replaced(whole[:count])
             results = flatten(function._function(*args, **kwargs))[0]
             tensors = [as_tensor(r) for r in results if isinstance(r, Tensor | np.ndarray | np.generic)]
             # where nothing flows back nothing may flow on, whatever the derivatives are
             return [where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)] if masks else tensors
 
-        return list(vjp(part, *[values[i] for i in needs])[1](cotangents))
+        with standing_in() as table:
+            forget_plans()  # see plan_for
+            return list(vjp(part, *[values[i] for i in moved])[1](cotangents))
 
     return pull
 
@@ -552,12 +661,6 @@ def _rebuilt(compiled: Compiled, results: Sequence[Any]) -> Any:
     found = iter(results)
     leaves = [next(found) if leaf is None else leaf for leaf in compiled.leaves]
     return compiled.structure.unflatten(leaves)
-
-
-def _plain(array: np.ndarray[Any, Any]) -> Any:
-    if array.ndim:
-        return array
-    return array[()] if array.dtype == np.float32 else array.item()
 
 
 def jit(function: Callable[..., Any] | None = None, *, static_argnums: Any = (), static_argnames: Any = ()) -> Any:

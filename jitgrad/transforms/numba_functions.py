@@ -34,7 +34,7 @@ class _Bound(Protocol):
     leaves: list[Any]
     tensors: list[Any]
     structure: Structure
-    positions: set[int]
+    positions: frozenset[int]
     args: tuple[Any, ...]
 
     def key(self) -> Any: ...

@@ -18,14 +18,24 @@ from jitgrad.autodiff.node import GradNode
 from jitgrad.autodiff.reverse import reachable
 from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, is_float
 from jitgrad.core.dispatch import constant
-from jitgrad.core.trace import current_graph
+from jitgrad.core.trace import current_graph, stand_in
 from jitgrad.errors import ArgumentError, DtypeError, UnsupportedError
 from jitgrad.ops.linear import convert, copy_of, expand
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.trees import Structure, flatten, is_leaf, map_leaves
 
-__all__ = ["InputRecorder", "Inputs", "differentiated", "leave", "private", "scalar_result", "selected", "zeros"]
+__all__ = [
+    "InputRecorder",
+    "Inputs",
+    "differentiated",
+    "leave",
+    "plain",
+    "private",
+    "scalar_result",
+    "selected",
+    "zeros",
+]
 
 
 class InputRecorder:
@@ -76,6 +86,7 @@ def _borrowing(value: Tensor) -> Tensor:
 
 def private(leaf: Any) -> Any:
     """An argument that is not differentiated: arrays become private tensors, still linked to the caller's graph."""
+    leaf = stand_in(leaf)
     if isinstance(leaf, np.ndarray):
         return _borrowing(as_tensor(leaf))
     if isinstance(leaf, Tensor):
@@ -206,9 +217,14 @@ def leave(value: Any, as_tensors: bool) -> Any:
     if as_tensors or value._edge is not None or value.is_traced:
         return value
     array = value._array("a result")
-    if array.ndim == 0:
-        return array[()].item() if array.dtype != np.float32 else array[()]
-    return np.array(array, order="C")
+    return plain(np.array(array, order="C") if array.ndim else array)
+
+
+def plain(array: np.ndarray[Any, Any]) -> Any:
+    """A result for whoever gave ndarrays and numbers: a single value as a number, which only float32 has a type for."""
+    if array.ndim:
+        return array
+    return array[()] if array.dtype == np.float32 else array.item()
 
 
 def zeros(like: Tensor) -> Tensor:

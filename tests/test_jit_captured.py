@@ -1,0 +1,591 @@
+"""Jitted functions that capture tracked tensors: one node, with the captured tensors as further inputs of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies import kernels
+
+import jitgrad as jg
+from jitgrad import jit
+from jitgrad.errors import GraphError, InPlaceError, JitgradError, UnsupportedError
+from jitgrad.tensor import Tensor
+from jitgrad.transforms.jit import JitFunction
+
+
+@pytest.fixture(autouse=True)
+def mode() -> Iterator[None]:
+    with kernels("python"):
+        yield
+
+
+X = np.array([0.5, -1.0, 2.0])
+
+
+def leaf(*values: float) -> Tensor:
+    return jg.tensor(list(values), requires_grad=True)
+
+
+def is_node(value: Tensor) -> bool:
+    return value.grad_fn is not None and value.grad_fn.name.startswith("jit(")
+
+
+def close(found: Any, expected: Any) -> None:
+    assert found is not None
+    np.testing.assert_allclose(np.asarray(found.detach().numpy()), expected, rtol=1e-12, atol=1e-14)
+
+
+class Counted:
+    """A function that counts how often Python runs it."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.calls = 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        return self.function(*args)
+
+
+def test_one_node_for_frozen_and_trainable_tensors() -> None:
+    w, b, frozen = leaf(1.0, 2.0, 3.0), leaf(0.1, 0.2, 0.3), jg.tensor([2.0, 4.0, 8.0])
+    counted = Counted(lambda x: (jg.sin(x * w) * frozen + b * b).sum())
+    function = jit(counted)
+    for _ in range(3):
+        y = function(X)
+        assert is_node(y)
+        assert len(y.grad_fn.next_functions) == 2
+        w.grad = b.grad = None
+        y.backward()
+        close(w.grad, np.cos(X * [1, 2, 3]) * X * [2, 4, 8])
+        close(b.grad, [0.2, 0.4, 0.6])
+    assert counted.calls <= 3  # the call, its check, and the gradient: never again
+    assert frozen.grad is None
+
+
+def test_module_attributes_and_an_optimizer_that_writes_in_place() -> None:
+    model = SimpleNamespace(
+        layers=[SimpleNamespace(w=leaf(1.0, -1.0, 0.5)), SimpleNamespace(w=jg.tensor(2.0, requires_grad=True))]
+    )
+
+    def loss(x: Any, y: Any) -> Any:
+        return ((x * model.layers[0].w * model.layers[1].w - y) ** 2).sum()
+
+    function = jit(loss)
+    w, s = np.array([1.0, -1.0, 0.5]), 2.0
+    target = np.array([1.0, 2.0, 3.0])
+    for _ in range(5):
+        value = function(X, target)
+        residual = X * w * s - target
+        close(value, (residual**2).sum())
+        value.backward()
+        gw, gs = 2 * residual * X * s, (2 * residual * X * w).sum()
+        with jg.no_grad():
+            for layer, g in zip(model.layers, (gw, gs), strict=True):
+                close(layer.w.grad, g)
+                layer.w -= 0.1 * layer.w.grad
+                layer.w.grad = None
+        w, s = w - 0.1 * gw, s - 0.1 * gs
+
+
+def test_requires_grad_turned_off_and_on_between_calls() -> None:
+    w, v = leaf(1.0, 2.0, 3.0), leaf(2.0, 2.0, 2.0)
+    function = jit(lambda x: (x * w * v).sum())
+    function(X).backward()
+    close(w.grad, 2 * X)
+    w.requires_grad_(False)
+    v.grad = None
+    y = function(X)
+    assert [e for e, _ in y.grad_fn.next_functions] == [v._edge]
+    y.backward()
+    close(v.grad, X * [1, 2, 3])
+    v.requires_grad_(False)
+    assert isinstance(function(X), float)
+    w.requires_grad_()
+    w.grad = None
+    function(X).backward()
+    close(w.grad, 2 * X)
+
+
+def test_requires_grad_turned_off_between_forward_and_backward() -> None:
+    w, x = leaf(1.0, 2.0, 3.0), leaf(*X)
+    y = jit(lambda x: (x * w * w).sum())(x)
+    w.requires_grad_(False)
+    y.backward()
+    assert w.grad is None
+    close(x.grad, [1.0, 4.0, 9.0])
+
+
+def test_under_no_grad_and_changes_of_grad_mode() -> None:
+    w = leaf(1.0, 2.0, 3.0)
+    function = jit(lambda x: (x * w).sum())
+    with jg.no_grad():
+        y = function(X)
+        assert isinstance(y, Tensor)
+        assert not y.requires_grad
+        with jg.enable_grad():
+            z = function(X)
+    z.backward()
+    close(w.grad, X)
+    close(function(X), X @ [1, 2, 3])
+
+    @jit
+    def partly(x: Any) -> Any:
+        with jg.no_grad():
+            constant = w * x
+        return (constant * w).sum()
+
+    w.grad = None
+    partly(X).backward()
+    close(w.grad, X * [1, 2, 3])
+
+
+def test_detach_of_a_captured_tensor() -> None:
+    w = leaf(1.0, 2.0, 3.0)
+    function = jit(lambda x: (x * w * jg.exp(w.detach())).sum())
+    for scale in (1.0, 2.0):
+        w.grad = None
+        function(X).backward()
+        close(w.grad, X * np.exp(scale * np.array([1, 2, 3])))
+        with jg.no_grad():
+            w.mul_(2.0)
+
+
+def test_derivatives_of_higher_order() -> None:
+    w, frozen = leaf(0.3, 0.6, 0.9), jg.tensor([1.0, 2.0, 3.0])
+    function = jit(lambda x: (frozen * x * w**4).sum())
+    value = function(X)
+    expected = np.array([1, 2, 3]) * X
+    for factor, power in ((4, 3), (12, 2), (24, 1)):
+        (gradient,) = jg.autograd.grad(value, w, create_graph=True)
+        close(gradient, expected * factor * np.array([0.3, 0.6, 0.9]) ** power)
+        assert is_node(gradient)
+        value = gradient.sum()
+
+
+def test_mixed_second_derivatives_of_argument_and_captured() -> None:
+    w, x = leaf(0.3, 0.6, 0.9), leaf(*X)
+    value = jit(lambda x: jg.sin(x * w).sum())(x)
+    gx, gw = jg.autograd.grad(value, (x, w), create_graph=True)
+    a, b = X, np.array([0.3, 0.6, 0.9])
+    close(gx, b * np.cos(a * b))
+    close(gw, a * np.cos(a * b))
+    mixed, second = jg.autograd.grad(gx.sum(), (w, x))
+    close(mixed, np.cos(a * b) - a * b * np.sin(a * b))
+    close(second, -(b**2) * np.sin(a * b))
+
+
+def test_captured_results_of_operations() -> None:
+    a = leaf(1.0, 2.0, 3.0)
+    h = a * a
+    part = h[1:]
+    y = jit(lambda x: (x * h).sum() + (part * a[:2]).sum())(X)
+    y.backward()
+    close(a.grad, 2 * X * [1, 2, 3] + [4.0, 2 * 2 * 1 + 9.0, 2 * 3 * 2])
+
+
+def test_the_same_tensor_as_argument_and_captured_and_as_a_result() -> None:
+    w = leaf(1.0, 2.0, 3.0)
+    function = jit(lambda x: (x * x * w).sum())
+    function(w).backward()
+    close(w.grad, 3 * np.array([1.0, 4.0, 9.0]))
+    w.grad = None
+    first, second = jit(lambda x: (x * w, w))(X)
+    assert not np.shares_memory(second.detach().numpy(), w.detach().numpy())
+    (first.sum() + (second * second).sum()).backward()
+    close(w.grad, X + 2 * np.array([1, 2, 3]))
+
+
+def test_nested_jitted_functions_that_capture_the_same_tensor() -> None:
+    w = leaf(1.0, 2.0, 3.0)
+    inner = jit(lambda x: jg.sin(x * w))
+    outer = jit(lambda x: (inner(x) * w).sum())
+    y = outer(X)
+    assert is_node(y)
+    y.backward()
+    v = np.array([1, 2, 3])
+    close(w.grad, np.cos(X * v) * X * v + np.sin(X * v))
+    w.grad = None
+    (inner(inner(X)) * 1.0).sum().backward()
+    close(w.grad, np.cos(np.sin(X * v) * v) * (np.cos(X * v) * X * v + np.sin(X * v)))
+
+
+def test_under_transforms() -> None:
+    w = leaf(0.3, 0.6, 0.9)
+    v = np.array([0.3, 0.6, 0.9])
+    function = jit(lambda x: jg.sin(x * w).sum())
+    gradient = jg.grad(function)(X)
+    close(gradient, v * np.cos(X * v))
+    gradient.sum().backward()
+    close(w.grad, np.cos(X * v) - X * v * np.sin(X * v))
+    w.grad = None
+    value, pull = jg.vjp(function, X)
+    close(value, np.sin(X * v).sum())
+    (cotangent,) = pull(2.0)
+    close(cotangent, 2 * v * np.cos(X * v))
+    cotangent.sum().backward()
+    close(w.grad, 2 * (np.cos(X * v) - X * v * np.sin(X * v)))
+    w.grad = None
+    direction = np.array([1.0, -2.0, 0.5])
+    value, tangent = jg.jvp(function, (X,), (direction,))
+    close(tangent, (v * np.cos(X * v)) @ direction)
+    tangent.backward()
+    close(w.grad, direction * (np.cos(X * v) - X * v * np.sin(X * v)))
+    w.grad = None
+    both = jit(jg.value_and_grad(lambda x: jg.sin(x * w).sum()))
+    value, gradient = both(X)
+    assert is_node(gradient)
+    (value + gradient.sum()).backward()
+    close(w.grad, X * np.cos(X * v) + np.cos(X * v) - X * v * np.sin(X * v))
+    w.grad = None
+    rows = np.stack([X, 2 * X])
+    jg.vmap(function)(rows).sum().backward()
+    close(w.grad, (rows * np.cos(rows * v)).sum(0))
+    w.grad = None
+    jit(jg.vmap(lambda x: jg.sin(x * w).sum()))(rows).sum().backward()
+    close(w.grad, (rows * np.cos(rows * v)).sum(0))
+    w.grad = None
+    jit(jg.checkpoint(lambda x: jg.sin(x * w).sum()))(X).backward()
+    close(w.grad, X * np.cos(X * v))
+
+
+def test_a_write_between_forward_and_backward_is_not_seen_or_raises() -> None:
+    w = leaf(1.0, 2.0, 3.0)
+    function = jit(lambda x: (x * w * w).sum())
+    y = function(X)
+    with jg.no_grad():
+        w.mul_(10.0)  # nobody else sees the memory: the old values are kept
+    y.backward()
+    close(w.grad, 2 * X * [1, 2, 3])
+    seen = w.detach()
+    y = function(X)
+    seen.mul_(10.0)
+    with pytest.raises(InPlaceError, match="overwritten"):
+        y.backward()
+
+
+def test_a_write_into_a_captured_result_of_operations() -> None:
+    a = leaf(1.0, 2.0, 3.0)
+    h = a * 1.0
+    function = jit(lambda x: (x * h * h).sum())
+    y = function(X)
+    h[0] = 7.0
+    y.backward(retain_graph=True)
+    close(a.grad, 2 * X * [1, 2, 3])
+    a.grad = None
+    function(X).backward()
+    close(a.grad, 2 * X * [0, 2, 3])
+
+
+def test_an_array_that_python_read_and_that_changed_before_backward_raises() -> None:
+    w, mask = leaf(1.0, 2.0, 3.0), np.array([True, False, True])
+    function = jit(lambda x: (x * w)[mask].sum())
+    y = function(X)
+    mask[1] = True
+    with pytest.raises(InPlaceError, match="read its values"):
+        y.backward()
+    function(X).backward()
+    close(w.grad, X)
+
+
+def test_a_gradient_inside_reads_captured_tensors_at_each_call() -> None:
+    w = jg.tensor([1.0, 2.0, 3.0])
+    function = jit(jg.grad(lambda x: (x * x * w).sum()))
+    np.testing.assert_array_equal(function(X), 2 * X * [1, 2, 3])
+    w.mul_(10.0)
+    np.testing.assert_array_equal(function(X), 20 * X * [1, 2, 3])
+    w.requires_grad_()
+    gradient = function(X)
+    close(gradient, 20 * X * [1, 2, 3])
+    gradient.sum().backward()
+    close(w.grad, 2 * X)
+    with jg.no_grad():
+        w.mul_(0.1)
+        close(function(X), 2 * X * [1, 2, 3])
+
+
+def test_backward_inside_raises() -> None:
+    w = leaf(1.0, 2.0, 3.0)
+
+    def inside(x: Any) -> Any:
+        y = (x * w).sum()
+        y.backward()
+        return y
+
+    for _ in range(2):
+        with pytest.raises(GraphError, match="backward"):
+            jit(inside)(X)
+    assert w.grad is None
+
+
+# ----------------------------------------------------------------------------------------- other tensors in their place
+
+
+def test_another_tensor_bound_to_a_closure_variable() -> None:
+    w = leaf(1.0, 2.0, 3.0)
+    counted = Counted(lambda x: (x * w * w).sum())
+    function = jit(counted)
+    close(function(X), X @ [1, 4, 9])
+    first = w
+    function(X).backward()
+    calls = counted.calls
+    w = leaf(2.0, 2.0, 2.0)
+    function(X).backward()
+    assert counted.calls == calls  # a tensor like the other is read by the same program
+    close(w.grad, 4 * X)
+    close(first.grad, 2 * X * [1, 2, 3])
+    w = jg.tensor([1.0, 1.0, 1.0])
+    assert function(X) == X.sum()
+    w = jg.tensor([[1.0], [2.0]], requires_grad=True)  # of another shape
+    function(X).backward()
+    close(w.grad, [[2 * X.sum()], [4 * X.sum()]])
+
+
+def test_other_tensors_while_earlier_calls_wait_for_backward() -> None:
+    """An inner step of gradient descent, differentiated: the variable is bound to each of two tensors in turn."""
+    w0, rate = leaf(0.3, 0.6, 0.9), 0.1
+    w = w0
+    function = jit(lambda x: (x * w**3).sum())
+    (gradient,) = jg.autograd.grad(function(X), w, create_graph=True)
+    w = w0 - rate * gradient
+    outer = function(X)
+    outer.backward()
+    a = np.array([0.3, 0.6, 0.9])
+    b = a - rate * 3 * X * a**2
+    close(w0.grad, 3 * X * b**2 * (1 - rate * 6 * X * a))
+    w0.grad = None
+    w = w0
+    first = function(X)
+    w = jg.tensor([1.0, 1.0, 1.0], requires_grad=True)
+    (first + function(X)).backward()
+    close(w0.grad, 3 * X * a**2)
+    close(w.grad, 3 * X)
+
+
+def test_tensors_that_trade_places() -> None:
+    a, b = leaf(1.0, 2.0, 3.0), leaf(4.0, 5.0, 6.0)
+    space = SimpleNamespace(first=a, second=b)
+    function = jit(lambda x: (x * space.first * space.first * space.second).sum())
+    y = function(X)
+    space.first, space.second = b, a
+    z = function(X)
+    close(z, (X * np.array([16, 25, 36]) * [1, 2, 3]).sum())
+    (y + z).backward()
+    u, v = np.array([1, 2, 3]), np.array([4, 5, 6])
+    close(a.grad, X * (2 * u * v + v * v))
+    close(b.grad, X * (u * u + 2 * u * v))
+    space.second = b  # one tensor at both
+    a.grad = b.grad = None
+    function(X).backward()
+    close(b.grad, 3 * X * v * v)
+    space.second = a
+    function(X).backward()
+    close(a.grad, X * v * v)
+
+
+def test_places_that_other_tensors_are_found_at() -> None:
+    """Globals, attributes of classes and slots, containers, defaults, partial functions and bound methods."""
+    import functools
+
+    class Slotted:
+        __slots__ = ("w",)
+
+        def __init__(self, w: Tensor) -> None:
+            self.w = w
+
+    class Model:
+        shared: Any = leaf(1.0, 2.0, 3.0)
+
+        def __init__(self) -> None:
+            self.inner = Slotted(leaf(1.0, 2.0, 3.0))
+            self.table = {"w": (leaf(1.0, 2.0, 3.0),)}
+
+        def __call__(self, x: Any) -> Any:
+            return (x * self.shared * self.inner.w * self.table["w"][0]).sum()
+
+        def method(self, x: Any) -> Any:
+            return self(x)
+
+    model = Model()
+    holder = [leaf(1.0, 2.0, 3.0)]
+    functions = [
+        jit(model), jit(model.method), jit(lambda x: 1.0 * model(x)), jit(functools.partial(lambda m, x: m(x), model)),
+        jit(lambda x, m=model: m.method(x)),
+    ]  # fmt: skip
+    cube = np.array([1.0, 8.0, 27.0])
+    for f in functions:
+        close(f(X), X @ cube)
+    model.inner.w = leaf(0.0, 1.0, 0.0)
+    for f in functions:
+        close(f(X), X[1] * 4)
+    model.table = {"w": (leaf(1.0, 1.0, 1.0),)}
+    for f in functions:
+        close(f(X), X[1] * 2)
+    Model.shared = leaf(5.0, 5.0, 5.0)
+    for f in functions:
+        close(f(X), X[1] * 5)
+    listed = jit(jg.grad(lambda x: (x * x * holder[0]).sum()))
+    close(listed(X), 2 * X * [1, 2, 3])
+    holder[0] = leaf(1.0, 1.0, 1.0)
+    close(listed(X), 2 * X)
+
+
+def test_an_untracked_tensor_is_followed_on_the_short_way_too() -> None:
+    with kernels("compiled"):
+        w = jg.tensor([1.0, 2.0, 3.0])
+        function = jit(lambda x: x * w)
+        for _ in range(3):
+            np.testing.assert_array_equal(function(X), X * [1, 2, 3])
+        w = jg.tensor([2.0, 2.0, 2.0])
+        for _ in range(3):
+            np.testing.assert_array_equal(function(X), 2 * X)
+        w = leaf(3.0, 3.0, 3.0)
+        y = function(X)
+        y.sum().backward()
+        close(w.grad, X)
+
+
+# ------------------------------------------------------------------------------------------------------- the neighbours
+
+
+def test_tensors_made_anew_are_recorded_operation_by_operation() -> None:
+    a = leaf(1.0, 2.0, 3.0)
+    y = (a * a).sum()
+    function = jit(lambda x: (jg.autograd.grad(y, a, create_graph=True, retain_graph=True)[0] * x).sum())
+    function(X).backward()
+    close(a.grad, 2 * X)
+
+
+def test_a_function_with_its_own_backward_refuses_captured_tensors() -> None:
+    class Square(jg.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.x = x.detach().numpy()
+            return ctx.x**2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return 2.0 * g * ctx.x
+
+    w, v = leaf(1.0, 2.0, 3.0), leaf(1.0, 1.0, 1.0)
+    for function in (lambda x: (x * v * Square.apply(w)).sum(), lambda x: Square.apply(x).sum()):
+        with pytest.raises(UnsupportedError, match=r"Square\.apply"):
+            jit(function)(X)
+
+
+def test_a_captured_tensor_that_leaves_the_graph_raises() -> None:
+    w, v = leaf(1.0, 2.0, 3.0), leaf(1.0, 1.0, 1.0)
+    y = jit(lambda x: (x * v * w.numpy()).sum())(X)
+    with pytest.raises(JitgradError):
+        y.backward()
+    assert v.grad is None
+
+
+def test_other_threads_use_a_captured_tensor_while_its_gradient_is_traced() -> None:
+    w = leaf(1.0, 2.0, 3.0)
+    entered, go = threading.Event(), threading.Event()
+    mine = threading.get_ident()
+    found: list[Any] = []
+
+    def f(x: Any) -> Any:
+        y = (x * w).sum()
+        if jg.is_grad_enabled() and threading.get_ident() == mine:  # the trace of the gradient
+            entered.set()
+            go.wait(30)
+        return y * 2.0
+
+    def other() -> None:
+        entered.wait(30)
+        try:
+            z = (w * w).sum()
+            z.backward()
+            found.append((z.item(), w.grad.tolist()))  # type: ignore[union-attr]
+        finally:
+            go.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    y = jit(f)(X)
+    y.backward()
+    thread.join()
+    assert found == [(14.0, [2.0, 4.0, 6.0])]
+    close(w.grad, 2 * X + [2, 4, 6])
+
+
+def test_the_kernel_mode_changes_after_the_short_way_was_found() -> None:
+    calls: list[str] = []
+    with kernels("compiled"):
+        function = JitFunction(lambda x: x * 2.0, (), ())
+        function(X)
+        assert len(function._fast) == 1
+        for key in function._fast:
+            function._fast[key] = lambda x, fast=function._fast[key]: (calls.append("fast"), fast(x))[1]
+        function(X)
+        assert calls == ["fast"]
+        with kernels("python"):
+            np.testing.assert_array_equal(function(X), 2 * X)
+            assert calls == ["fast"]
+        function(X)
+        assert calls == ["fast", "fast"]
+
+
+@pytest.mark.parametrize("shape", [(2,), (4,), (3, 1), (3, 3)])
+def test_masks_of_the_wrong_shape(shape: tuple[int, ...]) -> None:
+    mask = np.ones(shape, bool)
+
+    def write(x: Any, m: Any) -> Any:
+        x[m] = 1.0
+        return x
+
+    def write_beside(x: Any, m: Any) -> Any:
+        y = jg.zeros((2, 3)) + x
+        y[:, m] = 1.0
+        return y
+
+    for function in (lambda x, m: x[m], lambda x, m: x[None, m], write, write_beside):
+        with pytest.raises(IndexError) as eager:
+            function(jg.tensor(X), mask)
+        with pytest.raises(IndexError) as traced:
+            jit(function)(X, mask)
+        assert str(traced.value) == str(eager.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_captured_dtypes_and_layouts(dtype: Any) -> None:
+    base = np.arange(12.0, dtype=dtype).reshape(3, 4)
+    w = jg.from_numpy(base.T)
+    w.requires_grad_()
+    x = np.ones((4, 3), dtype)
+    jit(lambda x: (x * w * w).sum())(x).backward()
+    assert w.grad is not None
+    assert w.grad.dtype == dtype
+    close(w.grad, 2 * base.T)
+
+
+def test_finite_differences_of_a_small_network() -> None:
+    rng = np.random.default_rng(1)
+    parts = [rng.normal(size=s) for s in ((3, 4), (4,), (4, 2), (2,))]
+    net = [jg.tensor(p, requires_grad=True) for p in parts]
+    net[1].requires_grad_(False)
+    x, t = rng.normal(size=(5, 3)), rng.normal(size=(5, 2))
+
+    def numpy_loss(p: list[np.ndarray[Any, Any]]) -> float:
+        return float((((np.tanh(x @ p[0] + p[1]) @ p[2] + p[3]) - t) ** 2).sum())
+
+    loss = jit(lambda x, t: (((np.tanh(x @ net[0] + net[1]) @ net[2] + net[3]) - t) ** 2).sum())
+    loss(x, t).backward()
+    assert net[1].grad is None
+    for k in (0, 2, 3):
+        expected = np.zeros_like(parts[k])
+        for at in np.ndindex(*parts[k].shape):
+            moved = [[p.copy() for p in parts] for _ in range(2)]
+            moved[0][k][at] += 1e-6
+            moved[1][k][at] -= 1e-6
+            expected[at] = (numpy_loss(moved[0]) - numpy_loss(moved[1])) / 2e-6
+        assert net[k].grad is not None
+        np.testing.assert_allclose(net[k].grad.numpy(), expected, rtol=1e-6, atol=1e-7)
