@@ -30,6 +30,7 @@ from jitgrad.ops.linear import (
     join,
     permute,
     place,
+    place_diagonal,
     reshape_to,
     scatter_add,
     slice_view,
@@ -248,6 +249,19 @@ class _Emitter:
             self.body += self.comment(node)
             target = self.fresh()
             self.body.append(f"{target} = load({self.names[x]}, {where})")
+            return target
+        if primitive is place_diagonal:
+            if self.flat:
+                raise _NotFlat
+            row, column = index[params["axis1"]], index[params["axis2"]]
+            around = [n for i, n in enumerate(index) if i not in (params["axis1"], params["axis2"])]
+            value: str = yield x, (*around, row)
+            if row == column:
+                return value
+            self.body += self.comment(node)
+            target = self.fresh()
+            zero = literal(x.aval.dtype.type(0), x.aval.dtype)
+            self.body.append(f"{target} = sel({row} == {column}, {value}, {zero})")
             return target
         count = len(self.body)
         source = self._source_index(node, index)

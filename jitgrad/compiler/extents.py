@@ -11,7 +11,18 @@ from typing import Any
 
 from jitgrad.core.graph import Atom, Extent, Graph, Node
 from jitgrad.core.primitive import Elementwise, Reduce
-from jitgrad.ops.linear import convert, copy_of, expand, flip_view, gather, permute, place, reshape_to, slice_view
+from jitgrad.ops.linear import (
+    convert,
+    copy_of,
+    expand,
+    flip_view,
+    gather,
+    permute,
+    place,
+    place_diagonal,
+    reshape_to,
+    slice_view,
+)
 from jitgrad.ops.products import matrix_product, matrix_vector, vector_dot, vector_outer
 
 __all__ = ["Extents"]
@@ -81,6 +92,12 @@ class Extents:
             for part, whole, entry in index_axes(params["index"], large.aval.ndim):
                 if part is not None and entry == (None, None, None):
                     self._same((small, part), (large, whole))
+        elif primitive is place_diagonal:
+            pair = (params["axis1"], params["axis2"])
+            around = [i for i in range(out.aval.ndim) if i not in pair]
+            for j, i in enumerate((*around, pair[0])):
+                self._same((out, i), (first, j))
+            self._same((out, pair[0]), (out, pair[1]))
         elif primitive is gather:
             for i in range(out.aval.ndim):
                 self._same((out, i), (node.inputs[1], i))

@@ -26,6 +26,7 @@ from jitgrad.ops.linear import (
     join,
     permute,
     place,
+    place_diagonal,
     reshape_to,
     scatter_add,
     slice_view,
@@ -34,10 +35,10 @@ from jitgrad.ops.products import matrix_product, matrix_vector, vector_dot, vect
 
 __all__ = ["Call", "Loop", "Plan", "Sink", "can_fuse", "plan"]
 
-INDEXED: Final = frozenset({permute, expand, flip_view, slice_view, diagonal_view, reshape_to, convert})
-"""Primitives that only change where an element is read (or its dtype)."""
+INDEXED: Final = frozenset({permute, expand, flip_view, slice_view, diagonal_view, place_diagonal, reshape_to, convert})
+"""Primitives that only change where an element is read (or its dtype), or whether it is."""
 SCATTERS: Final = frozenset({place, scatter_add, join})
-_MOVING: Final = frozenset({permute, flip_view, slice_view, diagonal_view})
+_MOVING: Final = frozenset({permute, flip_view, slice_view, diagonal_view, place_diagonal})
 _MOST_PLACES: Final = 8
 CALLS: Final = frozenset({matrix_product, matrix_vector})
 _CHEAP: Final = frozenset(
@@ -56,6 +57,9 @@ def can_fuse(node: Node) -> bool:
         return not primitive.impl.needs_elements or node.inputs[0].aval.size > 0
     if primitive is scatter_add:
         return node.outputs[0].aval.dtype.kind == "f"
+    if primitive is place_diagonal:  # of square matrices, where an index of the diagonal is one of the operand
+        shape, params = node.outputs[0].aval.shape, node.params
+        return not params["offset"] and bool(shape[params["axis1"]] == shape[params["axis2"]])
     if primitive in CALLS:
         return all(a.aval.ndim <= 2 and a.aval.dtype.kind == "f" for a in node.inputs)
     return primitive in INDEXED or primitive in (place, join, gather, vector_dot, vector_outer)

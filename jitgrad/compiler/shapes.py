@@ -27,6 +27,7 @@ from jitgrad.ops.linear import (
     join,
     permute,
     place,
+    place_diagonal,
     reshape_to,
     scatter_add,
     slice_view,
@@ -163,6 +164,15 @@ class RunTimeShapes:
             wanted = self._wanted(node)
             part = self._sliced(params["index"], tuple(wanted), node.outputs[0].aval.shape, len(first))
             for n, got in zip(part, first, strict=True):
+                self._equal(n, got)
+            return wanted
+        if primitive is place_diagonal:
+            wanted = self._wanted(node)
+            pair = (params["axis1"], params["axis2"])
+            self._equal(wanted[pair[0]], wanted[pair[1]])
+            for n, got in zip(
+                [*(n for i, n in enumerate(wanted) if i not in pair), wanted[pair[0]]], first, strict=True
+            ):
                 self._equal(n, got)
             return wanted
         if primitive is diagonal_view:

@@ -425,6 +425,7 @@ class _JitRecorder:
 
     masks = False
     plain = False
+    compiled = True
 
     def __init__(
         self,
