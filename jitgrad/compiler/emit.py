@@ -255,13 +255,13 @@ class _Emitter:
                 raise _NotFlat
             row, column = index[params["axis1"]], index[params["axis2"]]
             around = [n for i, n in enumerate(index) if i not in (params["axis1"], params["axis2"])]
-            value: str = yield x, (*around, row)
+            name: str = yield x, (*around, row)
             if row == column:
-                return value
+                return name
             self.body += self.comment(node)
             target = self.fresh()
             zero = literal(x.aval.dtype.type(0), x.aval.dtype)
-            self.body.append(f"{target} = sel({row} == {column}, {value}, {zero})")
+            self.body.append(f"{target} = sel({row} == {column}, {name}, {zero})")
             return target
         count = len(self.body)
         source = self._source_index(node, index)

@@ -57,11 +57,11 @@ def _of_all_seeds(linear: _Linear, like: Tensor, depends: Sequence[Tensor], link
 
 def _in_trace(linear: _Linear, like: Tensor, traced: Tensor) -> list[Tensor]:
     """In the graph of ``traced``, which does not grow with the number of seeds; nor does it capture them as an array."""
+    one = constant(1.0, like.dtype, traced)
     n = like.shape[0] if like.ndim == 1 else like.size
-    ones = expand(constant(1.0, like.dtype, traced), shape=(n,))
     if n == 1:
-        return [reshape_to(r, shape=(1, *r.shape)) for r in linear(reshape_to(ones, shape=like.shape))]
-    seeds = place_diagonal(ones, shape=(n, n), offset=0, axis1=0, axis2=1)
+        return [reshape_to(r, shape=(1, *r.shape)) for r in linear(expand(one, shape=like.shape))]
+    seeds = place_diagonal(expand(one, shape=(n,)), shape=(n, n), offset=0, axis1=0, axis2=1)
     if like.ndim > 1:
         seeds = reshape_to(seeds, shape=(n, *like.shape))
     try:
