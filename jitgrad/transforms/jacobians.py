@@ -72,23 +72,23 @@ def _in_trace(linear: _Linear, like: Tensor, traced: Tensor) -> list[Tensor]:
 
 def _eagerly(linear: _Linear, like: Tensor, depends: Sequence[Tensor]) -> list[Tensor]:
     count = like.size
-    if count > _FEW and anomaly_mode() is None and not _is_compiled(depends):
+    if count > _FEW and anomaly_mode() is None and not _is_better_alone(depends):
         try:
             rows = RowFunction(linear, like.shape, like.dtype)
-        except UNTRACEABLE:
-            pass
-        else:
             most = _MOST // max(rows.largest, count)
             if most > _FEW:
                 parts = [rows(_seeds(like, i, min(i + most, count))) for i in range(0, count, most)]
                 return _joined(parts, join) if len(parts) > 1 else parts[0]
+        except UNTRACEABLE:
+            pass
     return _joined([linear(reshape_to(_seeds(like, i, i + 1), shape=like.shape)) for i in range(count)], pile)
 
 
-def _is_compiled(results: Sequence[Tensor]) -> bool:
-    """Whether jitted functions are among what was recorded: their gradient is one call, but many operations in a trace."""
+def _is_better_alone(results: Sequence[Tensor]) -> bool:
+    """Whether each seed should go its own way through what was recorded: through jitted functions, whose gradient is one
+    call but many operations in a trace; and past hooks, which are called with the gradient of each seed."""
     nodes = reachable([t._edge for t in results if t._edge is not None])
-    return any(getattr(node.recorder, "compiled", False) for node in nodes)
+    return any(node.hooks or node.retained or getattr(node.recorder, "compiled", False) for node in nodes)
 
 
 def _joined(rows: Sequence[Sequence[Tensor]], how: Any) -> list[Tensor]:
