@@ -146,7 +146,7 @@ def _axes_last(columns: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def jacrev(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """The Jacobian by reverse mode: one sweep for each element of the result; for few results of many arguments.
+    """The Jacobian by reverse mode: a sweep for each element of the result, all at once; for few results of many arguments.
 
     The Jacobian of a result of shape s by an argument of shape t has shape ``s + t``.
 
@@ -164,7 +164,8 @@ def jacrev(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> 
 
 
 def jacfwd(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """The Jacobian by forward mode: one push for each element of the arguments; for many results of few arguments.
+    """The Jacobian by forward mode: a push for each element of the arguments, all at once; for many results of few
+    arguments.
 
     >>> import numpy as np, jitgrad as jg
     >>> jg.jacfwd(lambda x: x[:2] * x[2])(np.array([1.0, 2.0, 3.0]))
