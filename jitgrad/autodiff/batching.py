@@ -16,7 +16,7 @@ import numpy as np
 
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Atom, Constant, Extent, Node
-from jitgrad.core.modes import grad_mode
+from jitgrad.core.modes import grad_mode, in_backward
 from jitgrad.core.primitive import Elementwise, Host, Primitive, Reduce, Value
 from jitgrad.errors import ArgumentError
 from jitgrad.ops.batch_axes import ALONG_AXES, LEADING
@@ -79,14 +79,17 @@ def run_batched(
     wanted.reverse()
     last_use = {atom: i for i, (node, _) in enumerate(wanted) for atom in (*node.inputs, *_sources(node.params))}
     last_use.update(dict.fromkeys(outputs, len(wanted)))
+    own = {v for node in nodes for v in node.outputs}.union(known)
     outer = grad_mode.get()
     for i, (node, mode) in enumerate(wanted):
         operands = [_known(a, known) for a in node.inputs]
-        params = {k: _translated(v, known) for k, v in node.params.items()} if node.params else node.params
+        params = {k: _translated(v, known, own) for k, v in node.params.items()} if node.params else node.params
         token = grad_mode.set(outer if mode else False)
+        sweeping = in_backward.set(node.backward)
         try:
             found = _run(node.primitive, operands, params)
         finally:
+            in_backward.reset(sweeping)
             grad_mode.reset(token)
         batched = any(x.batched for x in operands)
         for variable, value in zip(node.outputs, found, strict=True):
@@ -118,13 +121,15 @@ def _known(atom: Atom, known: dict[Atom, Batched]) -> Batched:
     return found
 
 
-def _translated(param: Any, known: dict[Atom, Batched]) -> Any:
-    """A parameter with the extents of the element's values as those of the batch's values."""
+def _translated(param: Any, known: dict[Atom, Batched], own: set[Atom]) -> Any:
+    """A parameter with the extents of the element's ``own`` values as those of the batch's values."""
     if isinstance(param, Extent):
         source = known.get(param.atom)
-        return int(param) if source is None else source.value.shape[param.axis + source.batched]
+        if source is None:
+            return int(param) if param.atom in own else param  # one of an outer trace stays what it is
+        return source.value.shape[param.axis + source.batched]
     if type(param) is tuple:
-        return tuple([_translated(p, known) for p in param])
+        return tuple([_translated(p, known, own) for p in param])
     return param
 
 

@@ -259,6 +259,19 @@ class _Emitter:
                 where = self.position(self.extents.shape(x), (*index[:axis], where, *index[axis + 1 :]))
             self.body.append(f"{target} = load({self.names[x]}, {where})")
             return target
+        if primitive is place_diagonal:
+            if self.flat:
+                raise _NotFlat
+            row, column = index[params["axis1"]], index[params["axis2"]]
+            around = [n for i, n in enumerate(index) if i not in (params["axis1"], params["axis2"])]
+            name: str = yield x, (*around, row)
+            if row == column:
+                return name
+            self.body += self.comment(node)
+            target = self.fresh()
+            zero = literal(x.aval.dtype.type(0), x.aval.dtype)
+            self.body.append(f"{target} = sel({row} == {column}, {name}, {zero})")
+            return target
         count = len(self.body)
         source = self._source_index(node, index)
         if len(self.body) > count:

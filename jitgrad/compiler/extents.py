@@ -24,6 +24,7 @@ from jitgrad.ops.linear import (
     permute,
     pile,
     place,
+    place_diagonal,
     put,
     reshape_to,
     slice_view,
@@ -32,7 +33,7 @@ from jitgrad.ops.linear import (
 )
 from jitgrad.ops.products import vector_dot, vector_outer
 
-__all__ = ["Extents", "index_axes", "node_call", "unit_reshape"]
+__all__ = ["Extents", "index_axes", "is_square_diagonal", "node_call", "unit_reshape"]
 
 Axis = tuple[Atom, int]
 
@@ -100,6 +101,12 @@ class Extents:
             for axis, whole, entry in index_axes(params["index"], large.aval.ndim):
                 if axis is not None and entry == (None, None, None):
                     self._same((small, axis), (large, whole))
+        elif is_square_diagonal(node):
+            pair = (params["axis1"], params["axis2"])
+            around = [i for i in range(out.aval.ndim) if i not in pair]
+            for j, i in enumerate((*around, pair[0])):
+                self._same((out, i), (first, j))
+            self._same((out, pair[0]), (out, pair[1]))
         elif primitive is gather:
             for i in range(out.aval.ndim):
                 self._same((out, i), (node.inputs[1], i))
@@ -164,6 +171,14 @@ class Extents:
     def shape(self, atom: Atom) -> tuple[str, ...]:
         """The symbols of all axes."""
         return tuple(self.symbol(atom, i) for i in range(atom.aval.ndim))
+
+
+def is_square_diagonal(node: Node) -> bool:
+    """Whether this puts diagonals into square matrices: an index of the diagonal is then one of the operand."""
+    if node.primitive is not place_diagonal or node.params["offset"]:
+        return False
+    shape = node.outputs[0].aval.shape
+    return bool(shape[node.params["axis1"]] == shape[node.params["axis2"]])
 
 
 def node_call(node: Node) -> ArrayCall | None:

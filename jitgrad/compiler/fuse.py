@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from jitgrad.compiler.extents import Extents, node_call, unit_reshape
+from jitgrad.compiler.extents import Extents, is_square_diagonal, node_call, unit_reshape
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.core.primitive import ArrayCall, Elementwise, Primitive, Reduce
 from jitgrad.ops.elementwise import add
@@ -52,6 +52,11 @@ _MOST_PLACES: Final = 8
 _CHEAP: Final = frozenset(
     {"sqrt", "sel", "fabs", "copysign", "maximum", "minimum", "isnan", "isinf", "isfinite", "floor"}
 )
+
+
+def is_indexed(node: Node) -> bool:
+    """Whether an element of the result is one of the operand, or zero: nothing is computed."""
+    return node.primitive in INDEXED or is_square_diagonal(node)
 
 
 def can_fuse(node: Node) -> bool:
@@ -158,13 +163,13 @@ class _Planner:
         for node in reversed(self.graph.nodes):
             out = node.outputs[0]
             here = places.pop(out, {0})
-            fuses = node.primitive in INDEXED or isinstance(node.primitive.impl, Elementwise)
+            fuses = is_indexed(node) or isinstance(node.primitive.impl, Elementwise)
             if isinstance(node.primitive.impl, Elementwise) and len(here) > _MOST_PLACES:
                 found.add(out)
                 here = {0}
             if not fuses:
                 here = {0}
-            elif node.primitive in _MOVING:
+            elif node.primitive in _MOVING or node.primitive is place_diagonal:
                 here = {moved.setdefault((id(node), place), len(moved) + 1) for place in here}
             for a in node.inputs:
                 places.setdefault(a, set()).update(here)
@@ -179,7 +184,7 @@ class _Planner:
             kind: Literal["reduce", "dot"] = "dot" if primitive is vector_dot else "reduce"
             self.runs.append((reads, Sink(kind, out, shape(node.inputs[0]), node)))
             self.memory[out] = self.ready[out] = reads + 1
-        elif primitive in SCATTERS or primitive in JOINS:
+        elif (primitive in SCATTERS and not is_indexed(node)) or primitive in JOINS:
             for part, x in enumerate(node.inputs if primitive in JOINS else node.inputs[:1]):
                 sink = Sink("scatter", out, shape(x), node, part)
                 self.runs.append((reads, sink))
@@ -199,7 +204,7 @@ class _Planner:
         elif out in self.often:
             self.runs.append((reads, Sink("store", out, shape(out), None)))
             self.memory[out] = self.ready[out] = reads + 1
-        elif self._is_in_loops(primitive):
+        elif isinstance(primitive.impl, Elementwise) or is_indexed(node) or primitive is vector_outer:
             self.ready[out] = reads
         else:
             call = node_call(node)
@@ -209,10 +214,6 @@ class _Planner:
             self.runs.append((stage, Call(node, call)))
             for v in node.outputs:
                 self.memory[v] = self.ready[v] = stage + 1
-
-    @staticmethod
-    def _is_in_loops(primitive: Primitive) -> bool:
-        return isinstance(primitive.impl, Elementwise) or primitive in INDEXED or primitive is vector_outer
 
     def _write(self, node: Node) -> None:
         """A copy with a part overwritten; what nobody else reads is overwritten itself."""

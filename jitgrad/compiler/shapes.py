@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.extents import Extents, index_axes, node_call
+from jitgrad.compiler.extents import Extents, index_axes, is_square_diagonal, node_call
 from jitgrad.core.graph import Atom, Constant, Extent, Graph, Node
 from jitgrad.core.primitive import Elementwise, Reduce
 from jitgrad.ops.linear import (
@@ -172,6 +172,15 @@ class RunTimeShapes:
             wanted = self._wanted(node)
             part = self._sliced(params["index"], tuple(wanted), node.outputs[0].aval.shape, len(first))
             for n, got in zip(part, first, strict=True):
+                self._equal(n, got)
+            return wanted
+        if is_square_diagonal(node):
+            wanted = self._wanted(node)
+            pair = (params["axis1"], params["axis2"])
+            self._equal(wanted[pair[0]], wanted[pair[1]])
+            for n, got in zip(
+                [*(n for i, n in enumerate(wanted) if i not in pair), wanted[pair[0]]], first, strict=True
+            ):
                 self._equal(n, got)
             return wanted
         if primitive is diagonal_view:

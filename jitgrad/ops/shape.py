@@ -557,7 +557,7 @@ def diag(x: Any, k: int = 0) -> Value:
         return diagonal_view(x, offset=offset, axis1=0, axis2=1)
     if x.ndim != 1:
         raise ShapeError(f"diag takes 1 or 2 axes, not shape {x.shape}; jg.diagonal takes more")
-    n = x.size + abs(offset)
+    n = x.shape[0] + abs(offset) if offset else x.shape[0]  # the extent itself stays symbolic in a trace
     return place_diagonal(x, shape=(n, n), offset=offset, axis1=0, axis2=1)
 
 

@@ -4,6 +4,7 @@ eagerly: traced tensors that would share memory share a cell, and a write throug
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from jitgrad.core.graph import Tracer, is_number
 from jitgrad.core.modes import grad_mode
-from jitgrad.ops.linear import ViewChain, follow, overwrite, stop_gradient_view
+from jitgrad.ops.linear import ViewChain, follow, overwrite, reshape_to, stop_gradient_view
 from jitgrad.tensor.tensor import Tensor, make
 
 __all__ = ["TracedMemory", "is_part", "share_traced", "writable", "write_traced"]
@@ -49,7 +50,7 @@ def share_traced(base: Tensor, view: Tensor, step: tuple[Any, tuple[tuple[str, A
         memory.add(view, path)
         return
     root = base if memory is None else memory.whole
-    stand_in = np.empty(root.shape, root.dtype)  # type: ignore[union-attr]
+    stand_in = _stand_in(root, path)  # type: ignore[arg-type]
     if root.size and not np.may_share_memory(follow(stand_in, path), stand_in):  # type: ignore[union-attr]
         return  # NumPy has to copy for this reshape
     if memory is None:
@@ -60,6 +61,15 @@ def share_traced(base: Tensor, view: Tensor, step: tuple[Any, tuple[tuple[str, A
     memory.add(view, path)
 
 
+def _stand_in(whole: Tensor, path: ViewChain) -> np.ndarray[Any, Any]:
+    """A contiguous array like the whole, of which only the memory layout counts: it takes no memory if nothing can copy it."""
+    moved = itertools.dropwhile(lambda step: step[0] is reshape_to, path)
+    if any(step[0] is reshape_to for step in moved):
+        return np.empty(whole.shape, whole.dtype)
+    strides = np.cumprod((whole.dtype.itemsize, *whole.shape[:0:-1]), dtype=object)[::-1] if whole.ndim else ()
+    return np.lib.stride_tricks.as_strided(np.empty(1, whole.dtype), whole.shape, tuple(strides))
+
+
 def writable(tensor: Tensor) -> str | None:
     """Why a traced tensor cannot be written; None if it can."""
     memory: TracedMemory | None = tensor._memory
@@ -67,7 +77,7 @@ def writable(tensor: Tensor) -> str | None:
         return None
     if memory.whole is None:
         return "captured"
-    seen = follow(np.empty(memory.whole.shape, memory.whole.dtype), tensor._path)
+    seen = follow(_stand_in(memory.whole, tensor._path), tensor._path)
     if seen.size and any(s == 0 and n > 1 for s, n in zip(seen.strides, seen.shape, strict=True)):
         return "broadcast"
     return None if seen.flags.writeable else "read-only"

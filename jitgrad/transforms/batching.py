@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from jitgrad.autodiff.batching import Batched, run_batched
 from jitgrad.autodiff.node import GradNode
-from jitgrad.core.aval import ShapedArray
+from jitgrad.core.aval import ShapedArray, aval_of
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Atom, Constant, Graph, Tracer, Variable
 from jitgrad.core.memory import owner
@@ -36,9 +38,12 @@ from jitgrad.tensor.tensor import make
 from jitgrad.transforms.private import InputRecorder, leave, private, wants_tensors
 from jitgrad.transforms.trees import Structure, flatten, flatten_axes
 
-__all__ = ["vmap"]
+__all__ = ["UNTRACEABLE", "RowFunction", "vmap"]
 
 _NUMBERS: Final = (bool, int, float)
+UNTRACEABLE: Final = (TracedValueError, ConversionError, LeakedTracerError, UnsupportedError)
+"""What a function raises that cannot be traced for one element, but can be called for one after the other."""
+
 _deeper: Final = itertools.count(1).__next__
 
 
@@ -131,7 +136,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
         mapped = _arguments(args, kwargs, in_axes)
         try:
             results, structure = _at_once(function, mapped)
-        except (TracedValueError, ConversionError, LeakedTracerError, UnsupportedError) as error:
+        except UNTRACEABLE as error:
             if mapped.size == 0:
                 raise ArgumentError(
                     f"vmap: the shapes of the results of an empty batch are unknown, since the function cannot be traced: {error}"
@@ -191,10 +196,34 @@ def _moved(value: Tensor, source: int, target: int) -> Tensor:
 # --------------------------------------------------------------------------- running
 
 
-def _at_once(function: Callable[..., Any], mapped: _Mapped) -> tuple[list[Batched], Structure]:
-    """The function traced for one element, and its graph run for all."""
+@dataclass
+class _Element:
+    """A function traced for one element."""
+
+    nodes: list[Any]
+    modes: list[Any]
+    inputs: list[Variable | None]  # of the leaves; None for those that are no input
+    outside: dict[Variable, Tensor]
+    outputs: list[Atom]
+    structure: Structure
+
+    def run(self, leaves: Sequence[Any], batched: Sequence[bool]) -> list[Batched]:
+        """The results for all elements."""
+        known: dict[Atom, Batched] = {v: Batched(value, False) for v, value in self.outside.items()}
+        known.update({v: Batched(x, b) for v, x, b in zip(self.inputs, leaves, batched, strict=True) if v is not None})
+        results = run_batched(self.nodes, self.modes, self.outputs, known)
+        arrays = (*leaves, *self.outside.values())
+        memory = {id(owner(x._value)) for x in arrays if isinstance(x, Tensor) and not x.is_traced}
+        for result in results:
+            if not result.value.is_traced and id(owner(result.value._value)) in memory:
+                result.value = copy_of(result.value)  # results share no memory with what came in
+        return results
+
+
+def _traced(function: Callable[..., Any], mapped: _Mapped) -> _Element:
+    """The function traced for one element."""
     graph = _ElementGraph()
-    known: dict[Atom, Batched] = {}
+    variables: list[Variable | None] = []
     stand_ins: list[Any] = []
     inputs: list[InputRecorder] = []
     for leaf, batched in zip(mapped.leaves, mapped.batched, strict=True):
@@ -202,10 +231,11 @@ def _at_once(function: Callable[..., Any], mapped: _Mapped) -> tuple[list[Batche
             not batched and not leaf.is_traced and leaf._edge is None and not leaf.ndim
         ):
             stand_ins.append(leaf)  # numbers that all elements share, and what is no array
+            variables.append(None)
             continue
         shape = leaf.shape[1:] if batched else leaf.shape
         tracer = graph.add_input(ShapedArray(tuple([int(n) for n in shape]), leaf.dtype, True))
-        known[tracer.variable] = Batched(leaf, batched)
+        variables.append(graph.inputs[-1])
         stand_in = wrap(tracer)
         if leaf._edge is not None and grad_mode.get():
             recorder = InputRecorder(stand_in._aval)
@@ -220,16 +250,48 @@ def _at_once(function: Callable[..., Any], mapped: _Mapped) -> tuple[list[Batche
         graph.closed = True
         for recorder in inputs:
             recorder.open = False
-    outside = list(graph.outside.values())
-    known.update({variable: Batched(value, False) for variable, value in graph.outside.items()})
-    nodes, modes = graph.nodes, graph.modes
+    made = _Element(graph.nodes, graph.modes, variables, graph.outside, outputs, structure)
     graph.forget()
-    results = run_batched(nodes, modes, outputs, known)
-    memory = {id(owner(x._value)) for x in (*mapped.leaves, *outside) if isinstance(x, Tensor) and not x.is_traced}
-    for result in results:
-        if not result.value.is_traced and id(owner(result.value._value)) in memory:
-            result.value = copy_of(result.value)  # results share no memory with what came in
-    return results, structure
+    return made
+
+
+def _at_once(function: Callable[..., Any], mapped: _Mapped) -> tuple[list[Batched], Structure]:
+    """The function traced for one element, and its graph run for all."""
+    element = _traced(function, mapped)
+    return element.run(mapped.leaves, mapped.batched), element.structure
+
+
+@functools.cache
+def _one_argument() -> Structure:
+    return flatten(((0,), {}))[1]
+
+
+class RowFunction:
+    """A function of one array, traced for arrays of a shape and dtype, to be run for many of them at once.
+
+    Raises one of ``UNTRACEABLE`` where it cannot be traced.
+    """
+
+    def __init__(self, function: Callable[[Tensor], list[Tensor]], shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+        like = np.broadcast_to(np.zeros((), dtype), (1, *shape))
+        self._element = _traced(function, _Mapped([make(like, aval_of(like))], [True], _one_argument(), 1))
+        self.largest = max((v.aval.size for node in self._element.nodes for v in node.outputs), default=1)
+        """The number of elements of the largest value that it computes for one row."""
+
+    def __call__(self, rows: Tensor) -> list[Tensor]:
+        """The results for the rows of ``rows``, stacked; they share no memory."""
+        found = []
+        memory = set()
+        for result in self._element.run([rows], [True]):
+            value = result.value
+            if not result.batched:
+                value = copy_of(expand(value, shape=(rows.shape[0], *value.shape)))
+            elif not value.is_traced and id(owner(value._value)) in memory:
+                value = copy_of(value)
+            if not value.is_traced:
+                memory.add(id(owner(value._value)))
+            found.append(value)
+        return found
 
 
 def _output(tensor: Tensor, graph: _ElementGraph) -> Atom:

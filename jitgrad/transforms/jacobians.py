@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from jitgrad.autodiff.reverse import reachable
 from jitgrad.core.aval import aval_of
+from jitgrad.core.dispatch import constant
+from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode
 from jitgrad.errors import ArgumentError
-from jitgrad.ops.linear import reshape_to, stack_values
+from jitgrad.ops.linear import expand, join, permute, pile, place_diagonal, reshape_to, slice_view
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.tensor import make
+from jitgrad.transforms.batching import UNTRACEABLE, RowFunction
 from jitgrad.transforms.forward_mode import Linearized, jvp
 from jitgrad.transforms.private import Inputs, differentiated, is_linked, leave, wants_tensors, zeros
 from jitgrad.transforms.reverse_mode import call_recorded, grad, pull
@@ -21,24 +25,74 @@ from jitgrad.transforms.trees import Structure, flatten
 __all__ = ["hessian", "hvp", "jacfwd", "jacobian", "jacrev"]
 
 
-def _one_hot(like: Tensor, i: int) -> Tensor:
-    array = np.zeros(like.shape, like.dtype)
-    array.reshape(-1)[i] = 1.0
+_FEW: Final = 6
+"""So many seeds are faster one after the other than together, which takes a trace first."""
+
+_MOST: Final = 1 << 20
+"""So many elements a value may have for all seeds of one run: memory is bounded, and stays in the caches."""
+
+_Linear = Callable[[Tensor], list[Tensor]]
+
+
+def _seeds(like: Tensor, start: int, stop: int) -> Tensor:
+    """The arrays like ``like`` with a single 1, at the elements from ``start`` to ``stop``, stacked."""
+    array = np.zeros((stop - start, like.size), like.dtype)
+    array[np.arange(stop - start), np.arange(start, stop)] = 1.0
+    array = array.reshape(stop - start, *like.shape)
     return make(array, aval_of(array))
 
 
-def _stacked(rows: Sequence[Tensor], shape: tuple[int, ...], empty: Tensor, axis_first: bool) -> Tensor:
-    """Rows along leading axes of ``shape`` (or trailing ones), in one tensor."""
-    if rows:
-        whole = stack_values(list(rows))
-    else:
-        nothing = np.zeros((0, *empty.shape), empty.dtype)
-        whole = make(nothing, aval_of(nothing))
-    whole = reshape_to(whole, shape=(*shape, *empty.shape))
-    if axis_first:
-        return whole  # type: ignore[no-any-return]
-    order = (*range(len(shape), whole.ndim), *range(len(shape)))
-    return whole.transpose(order)  # type: ignore[no-any-return]
+def _of_all_seeds(linear: _Linear, like: Tensor, depends: Sequence[Tensor], linked: bool) -> list[Tensor]:
+    """What a linear function gives for all arrays like ``like`` with a single 1, stacked.
+
+    ``depends``: what it is made of; ``linked``: its results are recorded.
+    """
+    traced = next((t for t in (like, *depends) if t.is_traced), None)
+    token = grad_mode.set(recording_mode() if linked else False)
+    try:
+        return _eagerly(linear, like, depends) if traced is None else _in_trace(linear, like, traced)
+    finally:
+        grad_mode.reset(token)
+
+
+def _in_trace(linear: _Linear, like: Tensor, traced: Tensor) -> list[Tensor]:
+    """In the graph of ``traced``, which does not grow with the number of seeds; nor does it capture them as an array."""
+    one = constant(1.0, like.dtype, traced)
+    n = like.shape[0] if like.ndim == 1 else like.size
+    if n == 1:
+        return [reshape_to(r, shape=(1, *r.shape)) for r in linear(expand(one, shape=like.shape))]
+    seeds = place_diagonal(expand(one, shape=(n,)), shape=(n, n), offset=0, axis1=0, axis2=1)
+    if like.ndim > 1:
+        seeds = reshape_to(seeds, shape=(n, *like.shape))
+    try:
+        return RowFunction(linear, like.shape, like.dtype)(seeds)
+    except UNTRACEABLE:
+        return _joined([linear(slice_view(seeds, index=(i,))) for i in range(n)], pile)
+
+
+def _eagerly(linear: _Linear, like: Tensor, depends: Sequence[Tensor]) -> list[Tensor]:
+    count = like.size
+    if count > _FEW and anomaly_mode() is None and not _is_better_alone(depends):
+        try:
+            rows = RowFunction(linear, like.shape, like.dtype)
+            most = _MOST // max(rows.largest, count)
+            if most > _FEW:
+                parts = [rows(_seeds(like, i, min(i + most, count))) for i in range(0, count, most)]
+                return _joined(parts, join) if len(parts) > 1 else parts[0]
+        except UNTRACEABLE:
+            pass
+    return _joined([linear(reshape_to(_seeds(like, i, i + 1), shape=like.shape)) for i in range(count)], pile)
+
+
+def _is_better_alone(results: Sequence[Tensor]) -> bool:
+    """Whether each seed should go its own way through what was recorded: through jitted functions, whose gradient is one
+    call but many operations in a trace; and past hooks, which are called with the gradient of each seed."""
+    nodes = reachable([t._edge for t in results if t._edge is not None])
+    return any(node.hooks or node.retained or getattr(node.recorder, "compiled", False) for node in nodes)
+
+
+def _joined(rows: Sequence[Sequence[Tensor]], how: Any) -> list[Tensor]:
+    return [how(*column, axis=0) for column in zip(*rows, strict=True)]
 
 
 def _rebuild(blocks: list[list[Tensor]], structure: Structure, inputs: Inputs, as_tensors: bool) -> Any:
@@ -52,30 +106,47 @@ def _rev(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], a
     outputs = [as_tensor(leaf, f"{what}, value of the function") for leaf in leaves]
     linked = is_linked(outputs, inputs)
     inputs.close()
-    blocks = []
-    for y in outputs:
-        rows = [pull([y], [_one_hot(y, i)], inputs, True, linked) for i in range(y.size)]
-        blocks.append(
-            [_stacked([r[j] for r in rows], y.shape, zeros(leaf), True) for j, leaf in enumerate(inputs.leaves)]
-        )
-    return _rebuild(blocks, structure, inputs, linked or wants_tensors(args))
+
+    def block(y: Tensor) -> list[Tensor]:
+        if y._edge is None or not y.size:
+            return [zeros(leaf, (*y.shape, *leaf.shape)) for leaf in inputs.leaves]
+        rows = _of_all_seeds(lambda seed: pull([y], [seed], inputs, True, linked), y, (y, *inputs.leaves), linked)
+        return [r if y.ndim == 1 else reshape_to(r, shape=(*y.shape, *r.shape[1:])) for r in rows]
+
+    return _rebuild([block(y) for y in outputs], structure, inputs, linked or wants_tensors(args))
 
 
 def _fwd(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], args: Any, what: str) -> Any:
     linear = Linearized(function, inputs, kwargs, what)
-    blocks: list[list[Tensor]] = [[] for _ in linear.outputs]
-    for j, leaf in enumerate(inputs.leaves):
-        columns = []
-        for i in range(leaf.size):
-            tangents = [_one_hot(leaf, i) if k == j else None for k in range(len(inputs.leaves))]
-            columns.append(linear.push(tangents))
-        for block, y, k in zip(blocks, linear.outputs, range(len(blocks)), strict=True):
-            block.append(_stacked([c[k] for c in columns], leaf.shape, zeros(y), False))
+    outputs = linear.outputs
+
+    def block(j: int, leaf: Tensor) -> list[Tensor]:
+        if not leaf.size or all(y._edge is None for y in outputs):
+            return [zeros(y, (*y.shape, *leaf.shape)) for y in outputs]
+
+        def push(seed: Tensor) -> list[Tensor]:
+            return linear.push([seed if k == j else None for k in range(len(inputs.leaves))])
+
+        columns = _of_all_seeds(push, leaf, outputs, linear.linked)
+        return [_axes_last(c, leaf.shape) for c in columns]
+
+    columns = [block(j, leaf) for j, leaf in enumerate(inputs.leaves)]
+    blocks = [[column[i] for column in columns] for i in range(len(outputs))]
     return _rebuild(blocks, linear.structure, inputs, linear.linked or wants_tensors(args))
 
 
+def _axes_last(columns: Tensor, shape: Sequence[int]) -> Tensor:
+    """The first axis as several of this shape, behind the others."""
+    count = len(shape)
+    if count != 1:
+        columns = reshape_to(columns, shape=(*shape, *columns.shape[1:]))
+    if count in (0, columns.ndim):
+        return columns
+    return permute(columns, axes=(*range(count, columns.ndim), *range(count)))  # type: ignore[no-any-return]
+
+
 def jacrev(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """The Jacobian by reverse mode: one sweep for each element of the result; for few results of many arguments.
+    """The Jacobian by reverse mode: a sweep for each element of the result, all at once; for few results of many arguments.
 
     The Jacobian of a result of shape s by an argument of shape t has shape ``s + t``.
 
@@ -93,7 +164,8 @@ def jacrev(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> 
 
 
 def jacfwd(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """The Jacobian by forward mode: one push for each element of the arguments; for many results of few arguments.
+    """The Jacobian by forward mode: a push for each element of the arguments, all at once; for many results of few
+    arguments.
 
     >>> import numpy as np, jitgrad as jg
     >>> jg.jacfwd(lambda x: x[:2] * x[2])(np.array([1.0, 2.0, 3.0]))

@@ -517,6 +517,7 @@ class _JitRecorder:
 
     masks = False
     plain = False
+    compiled = True
 
     def __init__(
         self,

@@ -227,9 +227,10 @@ def plain(array: np.ndarray[Any, Any]) -> Any:
     return array[()] if array.dtype == np.float32 else array.item()
 
 
-def zeros(like: Tensor) -> Tensor:
-    """Zeros of the shape and dtype of a tensor."""
+def zeros(like: Tensor, shape: Sequence[int] | None = None) -> Tensor:
+    """Zeros of the dtype of a tensor, and of its shape if no other is given."""
+    shape = like.shape if shape is None else tuple(shape)
     if like.is_traced:
-        return expand(constant(0.0, like.dtype, like), shape=like.shape)  # type: ignore[no-any-return]
-    array = np.zeros(like.shape, like.dtype)
+        return expand(constant(0.0, like.dtype, like), shape=shape)  # type: ignore[no-any-return]
+    array = np.zeros(shape, like.dtype)
     return make(array, aval_of(array))
