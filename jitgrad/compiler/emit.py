@@ -15,6 +15,8 @@ import numpy as np
 from jitgrad.compiler.extents import index_axes, unit_reshape
 from jitgrad.compiler.fuse import SCATTERS, Call, Loop, Plan, Sink
 from jitgrad.compiler.lines import UserLines, arranged, without_comments
+from jitgrad.compiler.outline import Outlined
+from jitgrad.compiler.workspace import Temporary, Workspace, lay_out
 from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64
 from jitgrad.core.graph import Atom, Constant, Extent, Node, Variable
 from jitgrad.core.primitive import Elementwise, Folded, Reduce
@@ -62,7 +64,8 @@ class Buffer:
 
 @dataclass
 class Emitted:
-    """A kernel: ``name(*inputs, *captured, extents, numbers, *outputs, *temporaries)``; a scalar result is returned."""
+    """A kernel: ``name(*inputs, *captured, extents, numbers, *outputs, work)``, with working memory for temporaries if there
+    are any; a scalar result is returned."""
 
     name: str
     source: str  # what is compiled
@@ -71,10 +74,10 @@ class Emitted:
     extents: list[int]
     numbers: list[float]
     outputs: list[Buffer]
-    temporaries: list[Buffer]
+    workspace: Workspace
     body: list[str]  # the lines after the arguments are read
     helpers: str
-    shapes: list[tuple[str, ...]]  # of outputs and temporaries, in symbols of extents
+    shapes: list[tuple[str, ...]]  # of outputs, in symbols of extents
     formulas: list[str | None]
     returned: int | None  # the number of the result that the kernel returns instead of writing it
     signature: tuple[str, ...]
@@ -100,8 +103,7 @@ class _Emitter:
         self.outputs: list[Buffer] = []
         self.returned: int | None = None
         self.filled: set[Variable] = set()  # results of scatters that were set to zero
-        self.temporaries: list[Buffer] = []
-        self.temporary_shapes: list[tuple[str, ...]] = []
+        self.temporaries: list[Temporary] = []
         self.counter = 0
         self.wide: dict[Variable, str] = {}  # float64 accumulators of float32 results
         # state of the loop that is being written
@@ -142,8 +144,7 @@ class _Emitter:
 
     def _temporary(self, dtype: np.dtype[Any], like: Variable) -> str:
         name = f"tmp{len(self.temporaries)}"
-        self.temporaries.append(Buffer(name, dtype, like.aval.shape))
-        self.temporary_shapes.append(self.extents.shape(like))
+        self.temporaries.append(Temporary(name, dtype, like.aval.shape, self.extents.shape(like)))
         return name
 
     def _is_local(self, variable: Variable) -> bool:
@@ -619,47 +620,57 @@ class _Emitter:
 
     def emit(self) -> Emitted:
         self.bind_arguments()
-        lines: list[str] = []
+        pieces: list[list[str]] = []
         for number, stage in enumerate(self.plan.stages):
             self.stage = number
-            for run in stage:
-                lines += self.call(run) if isinstance(run, Call) else self.loop(run)
+            runs = [self.call(run) if isinstance(run, Call) else self.loop(run) for run in stage]
+            if not self.plan.begins:
+                pieces += runs
+                continue
+            if not number or number in self.plan.begins:
+                pieces.append([])
+            pieces[-1] += [line for run in runs for line in run]
         self.stage = len(self.plan.stages)
-        for buffer, atom in self.copies:
-            lines += self._copy(buffer, atom)
+        copies = [line for buffer, atom in self.copies for line in self._copy(buffer, atom)]
+        workspace = lay_out(self.temporaries, [*pieces, copies])
+        outlined = Outlined()
+        lines = list(workspace.lines)
+        for piece in map(workspace.renamed, pieces):
+            lines += [outlined.call(piece)] if self.plan.begins and piece else piece
+        lines += workspace.renamed(copies)
         written = [b for k, b in enumerate(self.outputs) if k != self.returned]
         if self.returned is not None:
             lines.append(f"return {self.locals[self.graph.outputs[self.returned]]}")  # type: ignore[index]
         arguments = [f"a{k}" for k in range(len(self.graph.inputs))]
         arguments += [f"b{k}" for k in range(len(self.captured))]
         arguments += ["extents", "numbers"]
-        arguments += [b.name for b in (*written, *self.temporaries)]
-        shapes = [self.extents.shape(a) for a in self.graph.outputs] + self.temporary_shapes
+        arguments += [b.name for b in written] + ["work"] * bool(workspace.places)
+        shapes = [self.extents.shape(a) for a in self.graph.outputs]
         head = [f"n{k} = load(extents, {k})" for k in range(len(self.extents.values))]
         head += [f"c{k} = load(numbers, {k})" for k in range(len(self.numbers))]
         helpers = "".join(f"{source}\n" for source in self.helpers.values())
         body = without_comments(lines)
 
-        def text(statements: list[str]) -> str:
+        def text(statements: list[str], steps: str) -> str:
             whole = [f"def {self.name}({', '.join(arguments)}):", *indent([*head, *(statements or ["pass"])], 1)]
-            return helpers + "\n".join(whole) + "\n"
+            return helpers + steps + "\n".join(whole) + "\n"
 
         read: list[Any] = [*self.graph.inputs, *self.captured]
         codes = [f"b:{a.aval.dtype.name}" for a in read]
         codes += ["b:int64", "b:float64"]
-        codes += [f"b:{b.dtype.name}" for b in (*written, *self.temporaries)]
+        codes += [f"b:{b.dtype.name}" for b in written] + ["b:int8"] * bool(workspace.places)
         codes += ["r:float64"] if self.returned is not None else []
         return Emitted(
             self.name,
-            text(body),
-            text(arranged(lines)),
+            text(body, outlined.source()),
+            text(arranged(lines), outlined.listing()),
             self.captured,
             self.extents.values,
             self.numbers,
             self.outputs,
-            self.temporaries,
+            workspace,
             body,
-            helpers,
+            helpers + outlined.source(),
             shapes,
             self.extents.formulas,
             self.returned,

@@ -48,11 +48,14 @@ class FusedStep:
             space["contiguous"] = _contiguous
             lines.append(f"    b{k} = contiguous(captured{k}())")
         written = [b for k, b in enumerate(emitted.outputs) if k != emitted.returned]
-        for b in (*written, *emitted.temporaries):
+        for b in written:
             space[f"dtype_{b.name}"] = b.dtype
             lines.append(f"    {b.name} = empty({b.shape}, dtype_{b.name})")
         arguments = [*names, *(f"b{k}" for k in range(len(emitted.captured))), "extents", "numbers"]
-        arguments += [b.name for b in (*written, *emitted.temporaries)]
+        arguments += [b.name for b in written]
+        if emitted.workspace.places:
+            space["byte"] = np.dtype(np.int8)
+            arguments.append(f"empty({emitted.workspace.nbytes}, byte)")
         value = f"{emitted.outputs[emitted.returned].name} = " if emitted.returned is not None else ""
         run = f"{value}entry({', '.join(arguments)})"
         if "raise " in emitted.helpers:

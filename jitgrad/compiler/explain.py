@@ -79,14 +79,13 @@ def explain(executable: Executable) -> Explanation:
             fused = [run for stage in plan.stages for run in stage]
             loops += sum(isinstance(run, Loop) for run in fused)
             products += sum(isinstance(run, Call) for run in fused)
-            temporaries += len(emitted.temporaries)
-            sizes = [_product(b.shape) * b.dtype.itemsize for b in emitted.temporaries]
-            temporary_bytes += sum(sizes)
+            places = emitted.workspace.places
+            temporaries += len(places)
+            temporary_bytes += emitted.workspace.nbytes
             symbols = ", ".join(f"n{k}={v}" for k, v in enumerate(emitted.extents))
             lines.append(f"  kernel {emitted.name} ({len(step.graph.nodes)} operations fused; {symbols})")
             lines += _stage_lines(plan)
-            for b, size in zip(emitted.temporaries, sizes, strict=True):
-                lines.append(f"    temporary {b.name}: {b.dtype.name}{list(b.shape)}, {size} bytes")
+            lines += [f"    temporary {t.name}: {t.dtype.name}{list(t.shape)}, {t.nbytes} bytes" for t in places]
         else:
             apart.append(step.node.primitive.name)
             where = f" at {step.node.where}" if step.node.where else ""
@@ -99,10 +98,3 @@ def explain(executable: Executable) -> Explanation:
     return Explanation(
         kernels, loops, products, tuple(apart), temporaries, temporary_bytes, moved, operations, "\n".join(lines)
     )
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    total = 1
-    for n in shape:
-        total *= n
-    return total

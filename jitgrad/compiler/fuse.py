@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from jitgrad.compiler.extents import Extents, is_square_diagonal, node_call, unit_reshape
+from jitgrad.compiler.segments import cuts
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.core.primitive import ArrayCall, Elementwise, Primitive, Reduce
 from jitgrad.ops.elementwise import add
@@ -120,6 +121,7 @@ class Plan:
     producers: dict[Variable, Node]
     addressed: set[Atom]  # values that need memory even if they are numbers
     reused: dict[Variable, Variable]  # results that are written to the memory of an operand
+    begins: list[int]  # the stages with which segments begin; none where the whole is one
 
 
 def _is_dear(primitive: Primitive) -> bool:
@@ -143,6 +145,9 @@ class _Planner:
         self.merged: set[Atom] = set()  # scatters, and sums of them, that write to the memory of a larger sum
         self.addressed: set[Atom] = set()
         self.reused: dict[Variable, Variable] = {}
+        self.base = 0  # the first stage of the segment that is being planned
+        self.begins: list[int] = []
+        self.segment: dict[Atom, int] = {}
         self.uses = Counter(a for n in graph.nodes for a in n.inputs) + Counter(graph.outputs)
 
     def in_memory(self, atom: Atom) -> int:
@@ -179,6 +184,7 @@ class _Planner:
         primitive = node.primitive
         out = node.outputs[0]
         reads = max((self.ready.get(a, 0) for a in node.inputs), default=0)
+        reads = max(reads, self.base)
         shape = self.extents.shape
         if isinstance(primitive.impl, Reduce) or primitive is vector_dot:
             kind: Literal["reduce", "dot"] = "dot" if primitive is vector_dot else "reduce"
@@ -198,9 +204,9 @@ class _Planner:
             self._merge_scatters(node)
         elif primitive in GATHERS:
             self.addressed.add(node.inputs[0])
-            self.ready[out] = max(self.in_memory(node.inputs[0]), self.ready.get(node.inputs[1], 0))
+            self.ready[out] = max(reads, self.in_memory(node.inputs[0]))
         elif primitive is reshape_to and unit_reshape(node.inputs[0].aval.shape, out.aval.shape) is None:
-            self.ready[out] = self.in_memory(node.inputs[0])
+            self.ready[out] = max(self.base, self.in_memory(node.inputs[0]))
         elif out in self.often:
             self.runs.append((reads, Sink("store", out, shape(out), None)))
             self.memory[out] = self.ready[out] = reads + 1
@@ -210,7 +216,7 @@ class _Planner:
             call = node_call(node)
             assert call is not None
             self.addressed.update((*node.inputs, *node.outputs))
-            stage = max((self.in_memory(a) for a in node.inputs), default=0)
+            stage = max(self.base, *(self.in_memory(a) for a in node.inputs), 0)
             self.runs.append((stage, Call(node, call)))
             for v in node.outputs:
                 self.memory[v] = self.ready[v] = stage + 1
@@ -219,7 +225,7 @@ class _Planner:
         """A copy with a part overwritten; what nobody else reads is overwritten itself."""
         (base, value, *positions), (out,) = node.inputs, node.outputs
         self.addressed.update((base, out))
-        stage = self.ready.get(base, 0)
+        stage = max(self.base, self.ready.get(base, 0))
         mine = base in self.memory and base in self.producers and self.uses[base] == 1
         if mine:
             self.reused[out] = base  # type: ignore[assignment]
@@ -247,8 +253,15 @@ class _Planner:
             self.merged.add(a)
 
     def plan(self) -> Plan:
-        for node in self.graph.nodes:
+        begins = set(cuts(self.graph))
+        for number, node in enumerate(self.graph.nodes):
+            if number in begins:
+                self.base = 1 + max(self.base, *(s for s, _ in self.runs), *self.ready.values())
+                self.begins.append(self.base)
             self.visit(node)
+            self.segment.update(dict.fromkeys(node.outputs, len(self.begins)))
+        if self.begins:
+            self._keep_what_crosses()
         for atom in self.graph.outputs:
             if isinstance(atom, Variable) and atom not in self.memory:
                 self.stored.add(atom)
@@ -257,7 +270,28 @@ class _Planner:
             stage = self.ready[variable]
             self.runs.append((stage, Sink("store", variable, self.extents.shape(variable), None)))
             self.memory[variable] = stage + 1
-        return Plan(self.graph, self.extents, self.memory, self._stages(), self.producers, self.addressed, self.reused)
+        parts = self.memory, self._stages(), self.producers, self.addressed, self.reused, self.begins
+        return Plan(self.graph, self.extents, *parts)
+
+    def _keep_what_crosses(self) -> None:
+        """Segments hand values on in memory; what only moves elements of them is done again where it is needed."""
+        self.addressed.update(self.graph.outputs)
+        seen: set[tuple[Atom, int]] = set()
+        pending: list[tuple[Atom, int]] = [(a, self.segment[n.outputs[0]]) for n in self.graph.nodes for a in n.inputs]
+        pending += [(a, len(self.begins) + 1) for a in self.graph.outputs]
+        while pending:
+            atom, wanted = pending.pop()
+            if (atom, wanted) in seen or self.segment.get(atom, wanted) == wanted:
+                continue
+            seen.add((atom, wanted))
+            node = self.producers[atom]  # type: ignore[index]
+            if atom in self.memory:
+                self.addressed.add(atom)
+            elif is_indexed(node) or node.primitive is vector_outer:
+                pending += [(a, wanted) for a in node.inputs]
+            else:
+                self.addressed.add(atom)
+                self.stored.add(atom)  # type: ignore[arg-type]
 
     def _store_dear_values(self) -> None:
         """A value with an expensive function in it is stored when a later stage needs it again."""

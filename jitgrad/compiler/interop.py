@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.compiler.emit import Emitted, emit
+from jitgrad.compiler.emit import Buffer, Emitted, emit
 from jitgrad.compiler.extents import Extents
 from jitgrad.compiler.fuse import can_fuse, plan
 from jitgrad.compiler.passes import simplify
@@ -72,9 +72,10 @@ class Program:
 
     @property
     def written(self) -> list[Any]:
-        """The buffers of results and temporaries that the kernel writes."""
+        """The buffers that the kernel writes: results and working memory."""
         emitted = self.emitted
-        return [b for k, b in enumerate(emitted.outputs) if k != emitted.returned] + emitted.temporaries
+        work = [Buffer("work", np.dtype(np.int8), (emitted.workspace.nbytes,))] if emitted.workspace.places else []
+        return [b for k, b in enumerate(emitted.outputs) if k != emitted.returned] + work
 
     def body(self, given: dict[str, str]) -> list[str]:
         """The lines that check, allocate and call; results that are ``given`` are arrays of the caller."""
@@ -82,8 +83,8 @@ class Program:
         lines = [f"{name} = {formula}" for name, formula in self.definitions]
         for condition, message in self.checks:
             lines += [f"if {condition}:", f"    raise ValueError({message!r})"]
-        names = [b.name for b in (*emitted.outputs, *emitted.temporaries)]
-        shapes = dict(zip(names, emitted.shapes, strict=True))
+        shapes = {b.name: s for b, s in zip(emitted.outputs, emitted.shapes, strict=True)}
+        shapes["work"] = (emitted.workspace.formula,)
         for b in self.written:
             shape = shapes[b.name] or ("1",)
             lines.append(

@@ -25,7 +25,7 @@ from jitgrad._version import __version__
 from jitgrad.errors import JitgradError
 from jitgrad.kernels import blas, buffer, vecmath
 
-__all__ = ["cpu", "deserialize", "make", "options", "serialize", "versions"]
+__all__ = ["called_function", "cpu", "deserialize", "make", "options", "serialize", "versions"]
 
 _njit: Any = numba.njit  # its stubs do not know every option
 _NAMESPACE: dict[str, Any] = {
@@ -119,9 +119,9 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> CompileResult:
     names = namespace()
     before = set(names)
     exec(compile(source, filename, "exec"), names)
-    for helper in names.keys() - before - {name}:  # functions that the kernel calls
+    for helper in names.keys() - before - {name}:
         if isinstance(names[helper], FunctionType):
-            names[helper] = _njit(error_model="numpy", no_cpython_wrapper=True)(names[helper])
+            names[helper] = called_function(names[helper], no_cpython_wrapper=True)
     flags: Any = Flags()
     flags.nrt = True
     flags.error_model = "numpy"
@@ -133,6 +133,21 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> CompileResult:
     arguments = tuple([_argument(code) for code in signature if not code.startswith("r:")])
     result = getattr(types, signature[-1][2:]) if signature[-1].startswith("r:") else types.none
     return compile_extra(typing, target, names[name], arguments, result, flags, {})  # type: ignore[no-any-return]
+
+
+def called_function(function: Any, **options: Any) -> Any:
+    """A function that a kernel calls. Those that were outlined of a kernel (``step0`` ...) get memory that does not
+    overlap, like the kernel itself."""
+    made = _njit(error_model="numpy", **options)(function)
+    if function.__name__.startswith("step"):
+        compiler = made._compiler
+        compiler._customize_flags = _without_aliases
+    return made
+
+
+def _without_aliases(flags: Any) -> Any:
+    flags.noalias = True
+    return flags
 
 
 def serialize(result: CompileResult) -> bytes:

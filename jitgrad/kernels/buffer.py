@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import NativeValue, intrinsic, register_model, unbox
 
-__all__ = ["FIELD_OFFSETS", "INTRINSICS", "Buffer"]
+__all__ = ["FIELD_OFFSETS", "INTRINSICS", "Buffer", "Part"]
 
 FIELD_OFFSETS: Final = {"data": 16, "nd": 24, "dims": 32, "strides": 40}  # in PyArrayObject_fields, 64-bit
 
@@ -42,6 +42,21 @@ class _BufferModel(models.StructModel):
             ("strides", types.CPointer(types.intp)),
         ]
         super().__init__(manager, kind, members)
+
+
+class Part(types.Type):
+    """Numba type of a temporary array: a part of the working memory, known by a number that no other part has."""
+
+    def __init__(self, dtype: types.Type, number: int) -> None:
+        self.dtype = dtype
+        self.number = number
+        super().__init__(name=f"Part({dtype}, {number})")
+
+
+@register_model(Part)
+class _PartModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Part) -> None:
+        super().__init__(manager, kind, manager.lookup(types.CPointer(kind.dtype)).get_value_type())
 
 
 @unbox(Buffer)
@@ -80,46 +95,102 @@ def _use_wide_vectors(builder: Any) -> None:
     set.add(builder.function.attributes, '"prefer-vector-width"="512"')
 
 
+_MEMORY: Final = (Buffer, Part, types.CPointer)
+_MOST_SCOPES: Final = 32
+
+
+def _address(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """The address of the first element."""
+    return _struct(context, builder, kind, value).data if isinstance(kind, Buffer) else value
+
+
+def _say_apart(builder: Any, kind: Any, instruction: Any) -> None:
+    """Tell LLVM of an access to a part of the working memory that it touches no other part (as ``noalias`` says it of
+    arguments): else loops over several of them would be vectorised behind tests of addresses, or not at all."""
+    if not isinstance(kind, Part) or kind.number >= _MOST_SCOPES:
+        return
+    own, others = _scopes(builder.module, kind.number)
+    instruction.set_metadata("alias.scope", own)
+    instruction.set_metadata("noalias", others)
+
+
+def _scopes(module: Any, number: int) -> tuple[Any, Any]:
+    """The metadata of one part and of all others, made once for a module."""
+    made = module.__dict__.setdefault("_jitgrad_scopes", {})
+    if number not in made:
+        domain = module.add_metadata([ir.MetaDataString(module, "jitgrad")])
+        scopes = [module.add_metadata([ir.MetaDataString(module, f"jitgrad {k}"), domain]) for k in range(_MOST_SCOPES)]
+        own = scopes.pop(number)
+        made[number] = module.add_metadata([own]), module.add_metadata(scopes)
+    return made[number]  # type: ignore[no-any-return]
+
+
+def _last(builder: Any, kind: type) -> Any:
+    return next(i for i in reversed(builder.block.instructions) if isinstance(i, kind))
+
+
 @intrinsic
-def load(typingctx: Any, buffer: Any, index: Any) -> Any:
+def load(typingctx: Any, memory: Any, index: Any) -> Any:
     """Element number ``index`` counted from the first, in elements."""
-    if not isinstance(buffer, Buffer):
+    if not isinstance(memory, _MEMORY):
         return None
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _use_wide_vectors(builder)
-        struct = _struct(context, builder, signature.args[0], args[0])
-        pointer = builder.gep(struct.data, [args[1]], inbounds=True)
-        return context.unpack_value(builder, signature.return_type, pointer)
+        kind = signature.args[0]
+        pointer = builder.gep(_address(context, builder, kind, args[0]), [args[1]], inbounds=True)
+        value = context.unpack_value(builder, signature.return_type, pointer)
+        _say_apart(builder, kind, _last(builder, ir.instructions.LoadInstr))
+        return value
 
-    return buffer.dtype(buffer, types.intp), generate
+    return memory.dtype(memory, types.intp), generate
 
 
 @intrinsic
-def store(typingctx: Any, buffer: Any, index: Any, value: Any) -> Any:
+def store(typingctx: Any, memory: Any, index: Any, value: Any) -> Any:
     """Write one element; the value is cast to the dtype of the buffer."""
-    if not isinstance(buffer, Buffer):
+    if not isinstance(memory, _MEMORY):
         return None
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        struct = _struct(context, builder, signature.args[0], args[0])
-        pointer = builder.gep(struct.data, [args[1]], inbounds=True)
+        kind = signature.args[0]
+        pointer = builder.gep(_address(context, builder, kind, args[0]), [args[1]], inbounds=True)
         context.pack_value(builder, signature.args[2], args[2], pointer)
+        _say_apart(builder, kind, _last(builder, ir.instructions.StoreInstr))
         return context.get_dummy_value()
 
-    return types.none(buffer, types.intp, buffer.dtype), generate
+    return types.none(memory, types.intp, memory.dtype), generate
 
 
 @intrinsic
-def data(typingctx: Any, buffer: Any) -> Any:
-    """The address of the first element, for ``carray``."""
-    if not isinstance(buffer, Buffer):
+def data(typingctx: Any, memory: Any) -> Any:
+    """The address of the first element, for ``carray`` and for functions that kernels call."""
+    if not isinstance(memory, _MEMORY):
         return None
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _struct(context, builder, signature.args[0], args[0]).data
+        return _address(context, builder, signature.args[0], args[0])
 
-    return types.CPointer(buffer.dtype)(buffer), generate
+    return types.CPointer(memory.dtype)(memory), generate
+
+
+def _part_maker(element: types.Type) -> Any:
+    """An intrinsic that makes a part of the working memory: from a number of bytes on, so many elements (for the reader;
+    nothing is tested), with its number as a literal."""
+
+    @intrinsic(prefer_literal=True)
+    def part(typingctx: Any, work: Any, offset: Any, count: Any, number: Any) -> Any:
+        if not isinstance(number, types.IntegerLiteral):
+            return None
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            base = _address(context, builder, signature.args[0], args[0])
+            pointer = builder.gep(base, [args[1]], inbounds=True)
+            return builder.bitcast(pointer, context.get_value_type(signature.return_type))
+
+        return Part(element, number.literal_value)(work, types.intp, types.intp, number), generate
+
+    return part
 
 
 @intrinsic
@@ -224,4 +295,8 @@ INTRINSICS: Final[dict[str, Any]] = {
     "rows": rows,
     "step": step,
     "origin": origin,
+    **{
+        f"part_{name}": _part_maker(types.boolean if name == "bool" else getattr(types, name))
+        for name in ("bool", "float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64)))
+    },
 }

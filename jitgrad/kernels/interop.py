@@ -161,7 +161,7 @@ def make_dispatcher(name: str, source: str, constants: dict[str, Any], arguments
     for key in [k for k in namespace if k not in before]:
         function = namespace[key]
         if isinstance(function, FunctionType):
-            made = namespace[key] = numba.njit(error_model="numpy", nogil=True)(function)
+            made = namespace[key] = bridge.called_function(function, nogil=True)
     return made
 
 

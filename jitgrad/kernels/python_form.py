@@ -13,9 +13,10 @@ import numpy as np
 
 from jitgrad.core import blas_form, scalar
 
-__all__ = ["make", "typed"]
+__all__ = ["DTYPES", "make", "part_maker", "typed"]
 
 _ALL = slice(None)
+DTYPES = {"bool", "float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64))}
 
 
 def _elementwise_namespace() -> dict[str, Any]:
@@ -45,6 +46,7 @@ def _loop_namespace() -> dict[str, Any]:
         "store": store,
         "data": lambda array: array,
         "carray": lambda array, shape: array.reshape(shape),
+        **{f"part_{dtype}": part_maker(dtype) for dtype in DTYPES},
     }
 
 
@@ -53,7 +55,7 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., An
     namespace: dict[str, Any] = {n: getattr(scalar, n) for n in scalar.__all__}
     namespace.update({n: getattr(blas_form, n) for n in blas_form.__all__})
     namespace.update(np=np, INF=np.inf, NAN=np.nan, boolean=typed("bool"))
-    for dtype in ("float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64))):
+    for dtype in DTYPES - {"bool"}:
         namespace[dtype] = typed(dtype)
     elementwise = "size(" in source or "last_extent(" in source
     namespace.update(_elementwise_namespace() if elementwise else _loop_namespace())
@@ -65,6 +67,12 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., An
             return function(*arguments)
 
     return run
+
+
+def part_maker(dtype: str) -> Callable[..., Any]:
+    """How a part is taken out of the working memory."""
+    width = np.dtype(dtype).itemsize
+    return lambda work, offset, count, number: work[offset : offset + count * width].view(dtype)
 
 
 def typed(dtype: str) -> Callable[[Any], Any]:

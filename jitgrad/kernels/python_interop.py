@@ -9,11 +9,9 @@ import numpy as np
 
 from jitgrad.core import blas_form, scalar
 from jitgrad.errors import DtypeError, GraphError, UnsupportedError
-from jitgrad.kernels.python_form import typed
+from jitgrad.kernels.python_form import DTYPES, part_maker, typed
 
 __all__ = ["make_callback", "make_dispatcher"]
-
-_DTYPES = ("bool", "float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64)))
 
 
 def _place(array: Any, index: Any) -> int:
@@ -52,9 +50,10 @@ def make_dispatcher(
     """The function ``name`` of ``source`` as plain Python, silent about overflow and invalid values."""
     space: dict[str, Any] = {n: getattr(scalar, n) for n in scalar.__all__}
     space.update({n: getattr(blas_form, n) for n in blas_form.__all__})
-    space.update({d: typed(d) for d in _DTYPES if d != "bool"}, boolean=typed("bool"))
-    space.update({f"{d}_buffer": np.asarray for d in _DTYPES})
+    space.update({d: typed(d) for d in DTYPES if d != "bool"}, boolean=typed("bool"))
+    space.update({f"{d}_buffer": np.asarray for d in DTYPES})
     space.update(np=np, INF=np.inf, NAN=np.nan, load=_load, store=_store, data=lambda a: a, carray=_carray)
+    space.update({f"part_{d}": part_maker(d) for d in DTYPES})
     space.update(never_cache=lambda: None)
     space.update(slice_start=lambda *s: slice(*s[:3]).indices(s[3])[0])
     space.update(slice_extent=lambda *s: len(range(*slice(*s[:3]).indices(s[3]))))
