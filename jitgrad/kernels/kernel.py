@@ -162,12 +162,16 @@ class ArrayKernel(KernelPart):
         self._entries: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *arguments: Any) -> None:
+        self.entry_for(*arguments)(*arguments)
+
+    def entry_for(self, *arguments: Any) -> Callable[..., None]:
+        """What runs it on arguments of these dtypes and ranks."""
         key = (kernel_mode(), *[(a.dtype, a.ndim) if isinstance(a, np.ndarray) else type(a) for a in arguments])
         entry = self._entries.get(key)
         if entry is None:
             signature = tuple(map(_code, arguments))
             entry = self._entries[key] = entry_point(self.name, function_source(self.function), signature)
-        entry(*arguments)
+        return entry
 
 
 def _code(argument: Any) -> str:

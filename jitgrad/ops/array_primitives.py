@@ -12,6 +12,7 @@ import numpy as np
 from jitgrad.core.aval import INT64, ShapedArray, make_aval
 from jitgrad.core.linalg_errors import LinAlgError
 from jitgrad.core.primitive import ArrayCall, Folded, Primitive, Value
+from jitgrad.kernels.kernel import kernel_mode
 from jitgrad.ops.array_calls import operands
 from jitgrad.ops.blocks import host
 from jitgrad.ops.linear import permute
@@ -22,7 +23,7 @@ Array = np.ndarray[Any, Any]
 Describe = Callable[..., ArrayCall]
 Infer = Callable[..., Sequence[ShapedArray] | ShapedArray]
 
-_MOST_LAYOUTS: Final = 1024  # a primitive; making one costs microseconds
+_MOST_RUNNERS: Final = 1024  # a primitive; making one costs microseconds
 
 
 @functools.lru_cache(4096)
@@ -35,59 +36,53 @@ def _last(ndim: int, axes: int | tuple[int, ...]) -> tuple[tuple[int, ...], Any]
     return order, tuple(range(ndim - len(chosen), ndim)) if isinstance(axes, tuple) else ndim - 1
 
 
-class _Layout:
-    """How a described call is run on arrays of given shapes and dtypes."""
-
-    def __init__(
-        self, describe: Describe, infer: Infer, last: str | None, wraps: bool, arrays: Sequence[Array], params: Any
-    ) -> None:
-        avals = [make_aval(a.shape, a.dtype) for a in arrays]
-        ndim = len(avals[0].shape)
-        self.order = self.back = None
-        moved = _last(ndim, params[last]) if last else None
-        if moved is not None:
-            self.order, axes = moved
-            self.back = tuple(np.argsort(self.order).tolist())
-            params = {**params, last: axes}
-            avals = [make_aval(tuple([a.shape[i] for i in self.order]), a.dtype) for a in avals]
-        found = infer(*avals, **params)
-        self.single = isinstance(found, ShapedArray)
-        results = [found] if isinstance(found, ShapedArray) else list(found)
-        self.results = [(a.shape, a.dtype, self.back if len(a.shape) == ndim else None) for a in results]
-        call = describe(*operands([*avals, *results]), **params)
-        self.kernel = call.kernel
-        self.arguments = [self._argument(a, [*avals, *results], wraps) for a in call.arguments]
-
-    @staticmethod
-    def _argument(argument: Any, avals: Sequence[ShapedArray], wraps: bool) -> tuple[int, Any, Any]:
-        """Which value it is (-1: a number), in which shape, and as which dtype where that is another one."""
+def _runner(
+    describe: Describe, infer: Infer, last: str | None, wraps: bool, arrays: Sequence[Array], params: Any
+) -> Callable[..., Any]:
+    """A function that runs a described call on arrays of these shapes and dtypes, written out as source."""
+    avals = [make_aval(a.shape, a.dtype) for a in arrays]
+    ndim = len(avals[0].shape)
+    moved = _last(ndim, params[last]) if last else None
+    order = back = None
+    if moved is not None:
+        order, axes = moved
+        back = tuple(np.argsort(order).tolist())
+        params = {**params, last: axes}
+        avals = [make_aval(tuple([a.shape[i] for i in order]), a.dtype) for a in avals]
+    found = infer(*avals, **params)
+    results = [found] if isinstance(found, ShapedArray) else list(found)
+    call = describe(*operands([*avals, *results]), **params)
+    names = [*(f"a{k}" for k in range(len(avals))), *(f"r{k}" for k in range(len(results)))]
+    turned = "" if order is None else f".transpose({order})"
+    lines = [f"{n} = contiguous({n}{turned})" for n in names[: len(avals)]]
+    if order is None:
+        lines = [f"if not {n}.flags.c_contiguous: {n} = contiguous({n})" for n in names[: len(avals)]]
+    space: dict[str, Any] = {"contiguous": np.ascontiguousarray, "empty": np.empty, "int64": INT64}
+    for k, aval in enumerate(results):
+        space[f"dtype{k}"] = aval.dtype
+        lines.append(f"r{k} = empty({aval.shape}, dtype{k})")
+    texts = []
+    for k, argument in enumerate(call.arguments):
         if type(argument) is not Folded:
-            return -1, argument, None
-        aval = avals[argument.position]
+            space[f"number{k}"] = argument
+            texts.append(f"number{k}")
+            continue
+        aval = [*avals, *results][argument.position]
         shape = tuple([math.prod([aval.shape[i] for i in g]) for g in argument.groups])
-        return argument.position, shape, INT64 if wraps and aval.dtype.kind == "u" else None
-
-    def __call__(self, arrays: Sequence[Array]) -> Any:
-        order = self.order
-        values = [np.ascontiguousarray(a if order is None else a.transpose(order)) for a in arrays]
-        made = [np.empty(shape, dtype) for shape, dtype, _ in self.results]
-        values += made
-        arguments = []
-        for position, what, dtype in self.arguments:
-            if position < 0:
-                arguments.append(what)
-                continue
-            value = values[position]
-            if value.shape != what:
-                value = value.reshape(what)
-            arguments.append(value if dtype is None else value.view(dtype))
-        self.kernel(*arguments)
-        if self.back is not None:
-            made = [
-                m if back is None else np.ascontiguousarray(m.transpose(back))
-                for m, (_, _, back) in zip(made, self.results, strict=True)
-            ]
-        return made[0] if self.single else tuple(made)
+        text = names[argument.position]
+        text += f".reshape({shape})" if shape != aval.shape else ""
+        texts.append(text + (".view(int64)" if wraps and aval.dtype.kind == "u" else ""))
+    made = [
+        f"contiguous(r{k}.transpose({back}))" if back is not None and len(a.shape) == ndim else f"r{k}"
+        for k, a in enumerate(results)
+    ]
+    lines.append(f"return {made[0]}" if isinstance(found, ShapedArray) else f"return {', '.join(made)}")
+    lines.insert(-1, f"entry({', '.join(texts)})")
+    lines.insert(-2, f"if entry is None: entry = find({', '.join(texts)})")
+    text = "\n".join([f"def run({', '.join(names[: len(avals)])}):", "    global entry", *(f"    {n}" for n in lines)])
+    space.update(entry=None, find=call.kernel.entry_for)
+    exec(text, space)
+    return space["run"]  # type: ignore[no-any-return]
 
 
 def array_call(
@@ -102,18 +97,21 @@ def array_call(
     """
 
     def decorate(describe: Describe) -> Primitive:
-        layouts: dict[Any, _Layout] = {}
+        runners: dict[Any, Callable[..., Any]] = {}
 
         @functools.wraps(describe)
         def run(*arrays: Array, **params: Any) -> Any:
-            key = (*[(a.shape, a.dtype) for a in arrays], *params.items())
-            layout = layouts.get(key)
-            if layout is None:
-                if len(layouts) >= _MOST_LAYOUTS:
-                    layouts.clear()
-                layout = layouts[key] = _Layout(describe, infer, last, wraps, arrays, params)
+            key: list[Any] = [kernel_mode()]
+            for a in arrays:
+                key += (a.shape, a.dtype)
+            found = (*key, *params.items())
+            runner = runners.get(found)
+            if runner is None:
+                if len(runners) >= _MOST_RUNNERS:
+                    runners.clear()
+                runner = runners[found] = _runner(describe, infer, last, wraps, arrays, params)
             try:
-                return layout(arrays)
+                return runner(*arrays)
             except LinAlgError as error:
                 raise type(error)(f"{called or describe.__name__} of shape {arrays[0].shape}: {error}") from None
 

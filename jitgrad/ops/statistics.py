@@ -325,18 +325,21 @@ def _ranked_expression(x, *, axes, ranks):
 _FEW_RANKS, _FEW_ELEMENTS = 8, 64
 
 
-def _ranked(rows: Array, ranks: tuple[int, ...]) -> tuple[Array, Array]:
-    """Where the elements of given ranks and the greatest one are in each row, as a stable sort has them."""
+def _ranked(rows: Array, ranks: tuple[int, ...]) -> Array:
+    """Where the elements of given ranks are in each row, as a stable sort has them; the last NaN where there is one."""
     last = rows.shape[1] - 1
+    number = np.arange(len(rows))[:, None]
     if len(ranks) <= _FEW_RANKS and last >= _FEW_ELEMENTS:
         order = np.argpartition(rows, sorted({*ranks, last}), axis=1)
-        chosen = order[:, [*ranks, last]]
-        values = np.take_along_axis(rows, chosen, 1)
-        # which of equal elements it finds is anyone's guess; nothing is equal to NaN
-        if all(np.count_nonzero(rows == values[:, k : k + 1]) == len(rows) for k in range(len(ranks) + 1)):
-            return chosen[:, :-1], chosen[:, -1:]
+        chosen = order[:, ranks]
+        values = rows[number, chosen]
+        # which of equal elements it finds is anyone's guess, and of several NaN as well
+        alone = all(np.count_nonzero(rows == values[:, k : k + 1]) == len(rows) for k in range(len(ranks)))
+        if alone and not np.isnan(rows[number, order[:, last:]]).any():
+            return chosen
     order = np.argsort(rows, axis=1, kind="stable")
-    return order[:, ranks], order[:, last:]
+    chosen, highest = order[:, ranks], order[:, last:]
+    return np.where(np.isnan(rows[number, highest]), highest, chosen)
 
 
 @host(
@@ -349,9 +352,7 @@ def ranked_positions(x, *, axes, ranks):
     """Where, in C order, the elements of given ranks over the axes are (equal ones count in that order); the place of the
     last NaN where there is one."""
     rows = rows_of(x, axes)
-    chosen, highest = _ranked(rows, ranks)
-    if x.dtype.kind == "f" and rows.size:
-        chosen = np.where(np.isnan(np.take_along_axis(rows, highest, 1)), highest, chosen)
+    chosen = _ranked(rows, ranks)
     others = tuple(i for i in range(x.ndim) if i not in axes)
     found = flat_offsets(x.shape, axes)[chosen] + flat_offsets(x.shape, others)[:, None]
     return np.ascontiguousarray(found.T).reshape(len(ranks), *dropped_shape(x.shape, axes))
