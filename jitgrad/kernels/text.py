@@ -136,6 +136,10 @@ class KernelPart:
         self.function = function
         self.__doc__ = function.__doc__
 
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it as plain Python."""
+        return self.function(*arguments)
+
 
 @functools.cache
 def function_source(function: Callable[..., Any]) -> str:

@@ -120,10 +120,11 @@ def array_call(
             return None if moved else describe(*values, **params)
 
         def expression(*values: Value, **params: Any) -> Any:
+            assert last is not None
             moved = _last(values[0].ndim, params[last])
             if moved is None:
                 return None
-            order, params[last] = moved  # type: ignore[index]
+            order, params[last] = moved
             found = primitive(*(permute(v, axes=order) for v in values), **params)
             back = tuple(np.argsort(order).tolist())
             made = [permute(v, axes=back) if v.ndim == len(order) else v for v in _several(found)]

@@ -67,9 +67,9 @@ def order_into(keys, order, spare, descending):
                     left = keys[order[i]]
                     right = keys[order[j]]
                     if descending:
-                        later = right > left or (right != right and left == left)
+                        later = right > left or (right != right and left == left)  # noqa: PLR0124 (NaN)
                     else:
-                        later = right < left or (left != left and right == right)
+                        later = right < left or (left != left and right == right)  # noqa: PLR0124
                 if later:
                     spare[k] = order[j]
                     j += 1
@@ -231,9 +231,9 @@ def search_kernel(x, values, out, right):
         while low < high:
             middle = (low + high) // 2
             at = x[middle]
-            below = at < value or (value != value and at == at)
+            below = at < value or (value != value and at == at)  # noqa: PLR0124
             if right:
-                below = not (value < at or (at != at and value == value))
+                below = not (value < at or (at != at and value == value))  # noqa: PLR0124
             if below:
                 low = middle + 1
             else:
