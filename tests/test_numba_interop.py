@@ -277,6 +277,8 @@ def test_every_shape_gives_numpys_value_or_an_error():
         "index tried", "shapes tried", "sum of rows", "rows in a list", "unpacked", "mapped", "text", "zipped",
         "extent of a part", "only three", "joined columns", "squeezed", "squeezed to nothing", "padded", "broadcast",
         "broadcast to another", "halves", "thirds", "triangle", "three columns", "gather from the end", "weights",
+        "log determinant", "Cholesky", "eigenvalues", "eigenvectors", "singular vectors", "nuclear norm",
+        "columns made orthogonal", "triangle by columns", "median", "medians of columns",
     }  # fmt: skip
 
 
