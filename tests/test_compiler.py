@@ -407,9 +407,10 @@ def test_numbers_and_extents_are_arguments() -> None:
 
 
 def test_host_operations_stand_between_kernels() -> None:
+    root = jg.primitive(np.cbrt, vjp=lambda g, out, x: g / (3.0 * out**2), name="root")
+
     def f(x: Any) -> Any:
-        y = jg.sort(x * 2)
-        return jg.linalg.solve(jg.eye(3) * 2, y) + x
+        return root(root(x * 2) + 1.0) + x
 
     x = np.array([3.0, 1.0, 2.0])
     graph = passes.simplify(jit(f).graph(x))
@@ -417,7 +418,7 @@ def test_host_operations_stand_between_kernels() -> None:
     kinds = [type(step).__name__ for step, _, _ in executable.steps]
     assert kinds.count("HostStep") >= 2
     assert kinds[0] == kinds[-1] == "FusedStep"
-    assert_same(executable([x]), [np.sort(x * 2) / 2 + x])
+    assert_same(executable([x]), [np.cbrt(np.cbrt(x * 2) + 1.0) + x])
 
 
 def test_repeated_numbers() -> None:

@@ -46,6 +46,12 @@ def softmax(x):
     return e / np.sum(e)
 
 
+def dominant(A):
+    """A matrix that is not singular, with eigenvalues apart, made without reading an extent."""
+    i = np.cumsum(np.sum(A * 0.0, axis=1) + 1.0)
+    return A + (np.sum(A, axis=1) * (2.0 + i))[:, None] * (i[:, None] == i)
+
+
 def loop_over_rows(x):
     total = 0.0
     for row in x:
@@ -168,6 +174,39 @@ FUNCTIONS = {
     "gather from the end": (lambda x: np.sum(x[[0, -1]] ** 2), [(4,)]),
     "gather rows": (lambda x: np.sum(x.ravel()[[1, 4]] ** 2), [(3, 2)]),
     "weights": (lambda x: np.sum(x * np.array([1.0, 2.0, 3.0])), [(3,)]),
+    "inverse": (lambda A: np.sum(np.linalg.inv(dominant(A)) ** 2), [(3, 3)]),
+    "solution": (lambda A, b: np.sum(np.linalg.solve(dominant(A), b) ** 2), [(3, 3), (3,)]),
+    "solutions": (lambda A, b: np.sum(np.linalg.solve(dominant(A), b) ** 2), [(3, 3), (3, 2)]),
+    "determinant": (lambda A: np.linalg.det(dominant(A)), [(3, 3)]),
+    "determinants": (lambda A: np.sum(np.linalg.det(A @ np.swapaxes(A, 1, 2)[:, :, ::-1])), [(2, 3, 3)]),
+    "log determinant": (lambda A: np.linalg.slogdet(dominant(A))[1], [(3, 3)]),
+    "Cholesky": (lambda A: np.sum(np.linalg.cholesky(dominant(A + A.T)) ** 3), [(3, 3)]),
+    "eigenvalues": (lambda A: np.sum(np.linalg.eigvalsh(dominant(A + A.T)) ** 3), [(3, 3)]),
+    "eigenvectors": (lambda A: np.sum(np.linalg.eigh(dominant(A + A.T))[1] ** 4), [(3, 3)]),
+    "singular values": (lambda A: np.sum(np.linalg.svd(A.T @ A, compute_uv=False) ** 2), [(4, 3)]),
+    "singular vectors": (lambda A: np.sum(np.linalg.svd(dominant(A), full_matrices=False)[0] ** 4), [(3, 3)]),
+    "nuclear norm": (lambda A: np.linalg.norm(dominant(A), "nuc"), [(3, 3)]),
+    "columns made orthogonal": (lambda A: np.sum(np.linalg.qr(dominant(A))[0] ** 4), [(3, 3)]),
+    "triangle by columns": (lambda A, b: np.sum(np.linalg.qr(A)[1] @ b) ** 2, [(4, 3), (3,)]),
+    "condition": (lambda A: np.linalg.cond(dominant(A), 1), [(3, 3)]),
+    "running sums": (lambda x: np.sum(np.cumsum(x) ** 2), [(4,)]),
+    "running sums of rows": (lambda x: np.sum(np.cumsum(x, axis=0) ** 2), [(4, 3)]),
+    "running products": (lambda x: np.sum(np.cumprod(x) ** 2), [(4,)]),
+    "running products of rows": (lambda x: np.sum(np.cumprod(x, axis=0) ** 2), [(4, 3)]),
+    "length": (np.linalg.norm, [(4, 3)]),
+    "lengths of columns": (lambda x: np.sum(np.linalg.norm(x, axis=0) ** 3), [(4, 3)]),
+    "lengths of order 3": (lambda x: np.sum(np.linalg.norm(x, 3, axis=1)), [(4, 3)]),
+    "product of all": (np.prod, [(4,)]),
+    "products of columns": (lambda x: np.sum(np.prod(x, axis=0) ** 2), [(4, 3)]),
+    "sorted": (lambda x: np.sum(np.sort(x)[1:] * np.sort(x)[:-1]), [(5,)]),
+    "rows sorted": (lambda x: np.sum(np.sort(x, axis=0)[1:] * x[1:]), [(5, 3)]),
+    "order": (lambda x: np.argsort(x, axis=0), [(5, 3)]),
+    "median": (lambda x: np.median(x) ** 2, [(5,)]),
+    "medians of columns": (lambda x: np.sum(np.median(x, axis=0) ** 2), [(4, 3)]),
+    "greatest": (lambda x: np.argmax(x, axis=0), [(4, 3)]),
+    "square of the variance": (lambda x: np.var(x) ** 2, [(4,)]),
+    "deviations of columns": (lambda x: np.sum(np.std(x, axis=0)), [(4, 3)]),
+    "places": (lambda x, v: np.searchsorted(np.cumsum(x), v), [(5,), (3,)]),
     **{f"sum of {s}": (lambda x, s=s: np.sum(np.sin(x[s]) ** 2), [(7,)]) for s in SLICES},
     **{f"rows {s}": (lambda x, s=s: x[s] * 2.0 + 1.0, [(3, 2)]) for s in SLICES},
     **{f"columns {s}": (lambda x, s=s: np.sum(x[:, s], axis=0), [(2, 6)]) for s in SLICES},
@@ -238,6 +277,8 @@ def test_every_shape_gives_numpys_value_or_an_error():
         "index tried", "shapes tried", "sum of rows", "rows in a list", "unpacked", "mapped", "text", "zipped",
         "extent of a part", "only three", "joined columns", "squeezed", "squeezed to nothing", "padded", "broadcast",
         "broadcast to another", "halves", "thirds", "triangle", "three columns", "gather from the end", "weights",
+        "log determinant", "Cholesky", "eigenvalues", "eigenvectors", "singular vectors", "nuclear norm",
+        "columns made orthogonal", "triangle by columns", "median", "medians of columns",
     }  # fmt: skip
 
 
@@ -598,10 +639,12 @@ def test_values_of_captured_arrays_that_decide_are_captured_too():
 
 
 def test_operations_that_are_not_fused_are_named_with_their_line():
-    def function(x):
-        return np.sum(np.linalg.inv(x))
+    root = jg.primitive(np.cbrt, vjp=lambda g, out, x: g / (3.0 * out**2), name="root")
 
-    with pytest.raises(UnsupportedError, match=r"function: these operations .* inv.*test_numba_interop.py:\d+"):
+    def function(x):
+        return np.sum(root(x))
+
+    with pytest.raises(UnsupportedError, match=r"function: these operations .* root.*test_numba_interop.py:\d+"):
         jg.jit(function).njit(np.eye(3))
 
 

@@ -335,6 +335,38 @@ def each(names: Sequence[str]) -> Any:
     return pytest.mark.parametrize("name", names)
 
 
+# --------------------------------------------------------------------------------------------- functions for Numba
+
+
+def _total(call: Sample, xs: Sequence[Any]) -> Any:
+    """A number that depends on all float results of a call with these arrays."""
+    total: Any = 0.0
+    for r in outputs(with_differentiable(call, xs)()):
+        if np.dtype(r.dtype).kind == "f":
+            total = total + (jg.sin(r) * 0.75 + r * r).sum()
+    return total
+
+
+NO_NUMBA: dict[str, str] = {}
+"""Operations whose gradient has no function for Numba, with the reason."""
+
+
+@each([n for n in DIFFERENTIABLE if n not in NO_NUMBA])
+def test_value_and_gradient_are_one_function_for_numba(name, python_kernels):
+    call = next(c for c in samples(name) if differentiable_arrays(c))
+    arrays = differentiable_arrays(call)
+
+    def f(*xs: Any) -> Any:
+        return _total(call, xs)
+
+    both = jg.value_and_grad(f, argnums=tuple(range(len(arrays))))
+    value, gradients = jg.jit(both).njit(*arrays, freeze=True)(*arrays)
+    wanted, wanted_gradients = both(*arrays)
+    np.testing.assert_allclose(value, wanted, rtol=1e-12)
+    for a, b in zip(gradients, wanted_gradients, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
+
+
 # --------------------------------------------------------------------------------------------- existence
 
 

@@ -39,6 +39,7 @@ from jitgrad.ops.linear import (
     take_at,
 )
 from jitgrad.ops.products import vector_dot, vector_outer
+from jitgrad.ops.sorting import sorting_positions
 
 __all__ = ["NotGeneral", "RunTimeShapes", "slice_extent", "slice_start"]
 
@@ -323,6 +324,9 @@ class RunTimeShapes:
             maker = self._makers.get(positions)
             while maker is not None and maker.primitive in (reshape_to, expand, permute, slice_view, flip_view):
                 maker = self._makers.get(maker.inputs[0])  # type: ignore[arg-type]
+            if maker is not None and maker.primitive is sorting_positions:  # in bounds of what was sorted
+                self._equal(_product(self.shape(maker.inputs[0])), size)
+                return
             extent = maker.params["extent"] if maker is not None and maker.primitive is bounded else None
             if not isinstance(extent, Extent):
                 raise NotGeneral("positions that are computed")

@@ -16,7 +16,7 @@ import numpy as np
 from jitgrad.autodiff.node import GradNode
 from jitgrad.autodiff.rules import Mask, is_plain, jvp, vjp
 from jitgrad.core.aval import ShapedArray, make_aval
-from jitgrad.core.dispatch import wrap
+from jitgrad.core.dispatch import constant, wrap
 from jitgrad.core.graph import Constant, Graph, Variable
 from jitgrad.core.infer import infer
 from jitgrad.core.primitive import Custom, Elementwise, Linear, Partials, Primitive, Value, View
@@ -34,7 +34,7 @@ from jitgrad.eager.plans import (
 from jitgrad.errors import DefinitionError
 from jitgrad.kernels.kernel import kernel_mode
 from jitgrad.kernels.loops import emit_elementwise
-from jitgrad.ops.linear import sum_to
+from jitgrad.ops.linear import expand, sum_to
 
 __all__ = ["Recorder", "kernel_source", "recorder_for"]
 
@@ -137,8 +137,8 @@ class _Program:
     def __call__(self, *arrays: Array) -> list[Array]:
         count, constants = self._slots
         values: list[Any] = [*arrays, *[None] * (count - len(arrays))]
-        for i, constant in constants:
-            values[i] = constant
+        for i, value in constants:
+            values[i] = value
         for primitive, sources, params, targets in self.steps:
             impl = primitive.impl
             if type(impl) is View:  # needs no plan
@@ -300,8 +300,10 @@ class Recorder:
         inputs, outs = self._held(node, record)
         out = outs[0] if self.outputs == 1 else tuple(outs)
         if self.outputs > 1:
+            like = next(x for x in g if x is not None)
             g = tuple(
-                wrap(np.zeros(a.shape, a.dtype)) if x is None else x for x, a in zip(g, self.out_avals, strict=True)
+                expand(constant(0.0, a.dtype, like), shape=a.shape) if x is None else x
+                for x, a in zip(g, self.out_avals, strict=True)
             )
         return vjp(self.primitive, self.needs, g, mask, out, inputs, self.params)
 

@@ -22,6 +22,7 @@ from numba.core.runtime import rtsys  # type: ignore[attr-defined]
 from numba.core.serialize import dumps
 
 from jitgrad._version import __version__
+from jitgrad.core import linalg_errors
 from jitgrad.errors import JitgradError
 from jitgrad.kernels import blas, buffer, vecmath
 
@@ -33,6 +34,7 @@ _NAMESPACE: dict[str, Any] = {
     **vecmath.NAMESPACE,
     **blas.NAMESPACE,
     **buffer.INTRINSICS,
+    **{n: getattr(linalg_errors, n) for n in linalg_errors.__all__},
     "np": np,
     "carray": getattr(numba, "carray"),  # noqa: B009  # its stubs do not know it
     "INF": float("inf"),

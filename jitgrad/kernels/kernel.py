@@ -17,9 +17,19 @@ import numpy as np
 from jitgrad import config
 from jitgrad.errors import CacheWarning
 from jitgrad.kernels import python_form
-from jitgrad.kernels.text import function_source
+from jitgrad.kernels.text import KernelPart, function_source
 
-__all__ = ["ArrayKernel", "Counters", "counters", "entry_point", "forget_kernels", "interop", "kernel_mode", "logger"]
+__all__ = [
+    "ArrayKernel",
+    "Counters",
+    "KernelPart",
+    "counters",
+    "entry_point",
+    "forget_kernels",
+    "interop",
+    "kernel_mode",
+    "logger",
+]
 
 
 @dataclass
@@ -140,25 +150,28 @@ def _warn_once(message: str) -> None:
     warnings.warn(message, CacheWarning, stacklevel=2)
 
 
-class ArrayKernel:
+class ArrayKernel(KernelPart):
     """A function of C-contiguous arrays and numbers, written as plain array code; compiled for dtypes and ranks.
 
     It returns nothing: results are arguments. Decorate a ``def`` whose body Numba can compile.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
-        self.function = function
+        super().__init__(function)
         self.name = function.__name__
-        self.__doc__ = function.__doc__
         self._entries: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *arguments: Any) -> None:
+        self.entry_for(*arguments)(*arguments)
+
+    def entry_for(self, *arguments: Any) -> Callable[..., None]:
+        """What runs it on arguments of these dtypes and ranks."""
         key = (kernel_mode(), *[(a.dtype, a.ndim) if isinstance(a, np.ndarray) else type(a) for a in arguments])
         entry = self._entries.get(key)
         if entry is None:
             signature = tuple(map(_code, arguments))
             entry = self._entries[key] = entry_point(self.name, function_source(self.function), signature)
-        entry(*arguments)
+        return entry
 
 
 def _code(argument: Any) -> str:

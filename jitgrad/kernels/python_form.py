@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core import blas_form, scalar
+from jitgrad.core import blas_form, linalg_errors, scalar
 
 __all__ = ["DTYPES", "make", "part_maker", "typed"]
 
@@ -53,7 +53,7 @@ def _loop_namespace() -> dict[str, Any]:
 def make(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., Any]:
     """The function ``name`` of ``source`` as plain Python, silent about overflow and invalid values."""
     namespace: dict[str, Any] = {n: getattr(scalar, n) for n in scalar.__all__}
-    namespace.update({n: getattr(blas_form, n) for n in blas_form.__all__})
+    namespace.update({n: getattr(m, n) for m in (blas_form, linalg_errors) for n in m.__all__})
     namespace.update(np=np, INF=np.inf, NAN=np.nan, boolean=typed("bool"))
     for dtype in DTYPES - {"bool"}:
         namespace[dtype] = typed(dtype)

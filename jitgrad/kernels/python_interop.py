@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core import blas_form, scalar
+from jitgrad.core import blas_form, linalg_errors, scalar
 from jitgrad.errors import DtypeError, GraphError, UnsupportedError
 from jitgrad.kernels.python_form import DTYPES, part_maker, typed
 
@@ -49,7 +49,7 @@ def make_dispatcher(
 ) -> Callable[..., Any]:
     """The function ``name`` of ``source`` as plain Python, silent about overflow and invalid values."""
     space: dict[str, Any] = {n: getattr(scalar, n) for n in scalar.__all__}
-    space.update({n: getattr(blas_form, n) for n in blas_form.__all__})
+    space.update({n: getattr(m, n) for m in (blas_form, linalg_errors) for n in m.__all__})
     space.update({d: typed(d) for d in DTYPES if d != "bool"}, boolean=typed("bool"))
     space.update({f"{d}_buffer": np.asarray for d in DTYPES})
     space.update(np=np, INF=np.inf, NAN=np.nan, load=_load, store=_store, data=lambda a: a, carray=_carray)

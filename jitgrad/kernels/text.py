@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from jitgrad.errors import DefinitionError
 
-__all__ = ["function_source", "inline"]
+__all__ = ["KernelPart", "function_source", "inline"]
 
-_MODULES: Final = ("scalar", "blas")
+_MODULES: Final = ("scalar", "blas", "faults")
 
 
 @functools.cache
@@ -129,12 +129,28 @@ def _copy(node: Any) -> Any:
     )
 
 
+class KernelPart:
+    """A function that array kernels call by its name: its text goes before theirs. The name must be its own."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it as plain Python."""
+        return self.function(*arguments)
+
+
 @functools.cache
 def function_source(function: Callable[..., Any]) -> str:
-    """The text of a whole array kernel, undecorated and unannotated, with bare names for the scalar functions."""
+    """The text of a whole array kernel, undecorated and unannotated, with bare names for the scalar functions; the
+    functions that it calls come first."""
+    called = [function.__globals__.get(n) for n in function.__code__.co_names]
+    parts = [function_source(p.function) for p in called if isinstance(p, KernelPart)]
     definition = _copy(_definition(function))
     definition.decorator_list = []
     definition.returns = None
     for argument in definition.args.args:
         argument.annotation = None
-    return ast.unparse(ast.fix_missing_locations(_Rename({}, None).visit(definition))) + "\n"
+    parts.append(ast.unparse(ast.fix_missing_locations(_Rename({}, None).visit(definition))) + "\n")
+    return "\n".join(parts)

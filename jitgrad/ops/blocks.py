@@ -252,6 +252,7 @@ def operation(
 
 
 def _where(function: Callable[..., Any]) -> str:
+    function = getattr(function, "__wrapped__", function)
     return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
 
 

@@ -11,29 +11,33 @@ S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra func
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from jitgrad.core import blas_form as blas
+from jitgrad.core import linalg_errors as faults
 from jitgrad.core import scalar
 from jitgrad.core.aval import ShapedArray, make_aval
-from jitgrad.core.primitive import Value
-from jitgrad.kernels.kernel import ArrayKernel
+from jitgrad.core.primitive import ArrayCall, Value
+from jitgrad.kernels.kernel import ArrayKernel, KernelPart
+from jitgrad.ops.array_calls import axes_alike, rows, stack
+from jitgrad.ops.array_primitives import array_call
 from jitgrad.ops.blocks import host
 from jitgrad.ops.elementwise import sign
-from jitgrad.ops.linear import sum_over
-from jitgrad.ops.matrices import Tangents, identity, lower, mm, mt, run, same_aval, solve_lower
+from jitgrad.ops.linear import copy_of, sum_over
+from jitgrad.ops.matrices import (
+    Tangents,
+    copied,
+    identity,
+    lower,
+    mm,
+    mt,
+    same_aval,
+    solve_lower,
+    square_alike,
+)
 from jitgrad.ops.products import column, row
-
-Array = np.ndarray[Any, Any]
-
-
-def _vectors(x: Array) -> Array:
-    """A stack of vectors as a stack of one-row matrices, for ``_stack`` to leave alone."""
-    return x.reshape((math.prod(x.shape[:-1]), 1, x.shape[-1]))
 
 
 def symmetric(x: Value) -> Value:
@@ -41,33 +45,39 @@ def symmetric(x: Value) -> Value:
     return (x + mt(x)) * 0.5
 
 
-# --------------------------------------------------------------------------- Cholesky
-
 # Of a matrix that is clearly not symmetric, or stored as one triangle, the symmetric part is not what was meant: an
-# error.
-# The bounds let rounding and the steps of numerical differentiation pass.
+# error. The bounds let rounding and the steps of numerical differentiation pass.
+
+
+@KernelPart
+def halved(a, out):
+    """The symmetric part of a matrix; whether the matrix is meant to be symmetric."""
+    largest = 0.0
+    apart = 0.0
+    below = 0.0
+    above = 0.0
+    for i in range(a.shape[0]):
+        for j in range(a.shape[0]):
+            out[i, j] = (a[i, j] + a[j, i]) / 2
+            largest = max(largest, scalar.fabs(a[i, j]))
+            apart = max(apart, scalar.fabs(a[i, j] - a[j, i]))
+            if i > j:
+                below = max(below, scalar.fabs(a[i, j]))
+                above = max(above, scalar.fabs(a[j, i]))
+    return not (apart > 0.1 * largest or (min(below, above) == 0.0 and apart > 1e-3 * largest))
+
+
+# --------------------------------------------------------------------------- Cholesky
 
 
 @ArrayKernel
 def cholesky_kernel(a, out):
     n = a.shape[1]
     for c in range(a.shape[0]):
-        largest = 0.0
-        apart = 0.0
-        below = 0.0
-        above = 0.0
-        for i in range(n):
-            for j in range(n):
-                out[c, i, j] = (a[c, i, j] + a[c, j, i]) / 2
-                largest = max(largest, scalar.fabs(a[c, i, j]))
-                apart = max(apart, scalar.fabs(a[c, i, j] - a[c, j, i]))
-                if i > j:
-                    below = max(below, scalar.fabs(a[c, i, j]))
-                    above = max(above, scalar.fabs(a[c, j, i]))
-        if apart > 0.1 * largest or (min(below, above) == 0.0 and apart > 1e-3 * largest):
-            raise np.linalg.LinAlgError("asymmetric")
+        if not halved(a[c], out[c]):
+            raise faults.NotSymmetricError
         if n > 0 and blas.potrf(out[c], False) > 0:
-            raise np.linalg.LinAlgError("indefinite")
+            raise faults.NotPositiveDefiniteError
         for i in range(n):
             for j in range(i + 1, n):
                 out[c, i, j] = 0
@@ -84,12 +94,10 @@ def _cholesky_jvp(tangents: Tangents, out: Value, a: Value) -> Value:
     return mm(out, lower(solve_lower(out, mt(half), t=False), diagonal=0.5))
 
 
-@host(infer=same_aval, vjp=_cholesky_vjp, jvp=_cholesky_jvp)
-def cholesky_factor(a):
+@array_call(infer=same_aval, vjp=_cholesky_vjp, jvp=_cholesky_jvp, called="cholesky")
+def cholesky_factor(a, out):
     """The lower triangular factor of the symmetric part."""
-    out = np.empty(a.shape, a.dtype)
-    run(cholesky_kernel, "cholesky", a, out)
-    return out
+    return ArrayCall(cholesky_kernel, (stack(a), stack(out)), square_alike(a, out))
 
 
 # --------------------------------------------------------------------------- eigenvalues
@@ -100,28 +108,15 @@ def eigen_kernel(a, w, v, upper):
     n = a.shape[1]
     work = np.empty((n, n), a.dtype)
     for c in range(a.shape[0]):
-        largest = 0.0
-        apart = 0.0
-        below = 0.0
-        above = 0.0
-        finite = True
-        for i in range(n):
-            for j in range(n):
-                work[i, j] = (a[c, i, j] + a[c, j, i]) / 2
-                finite = finite and scalar.isfinite(work[i, j])
-                largest = max(largest, scalar.fabs(a[c, i, j]))
-                apart = max(apart, scalar.fabs(a[c, i, j] - a[c, j, i]))
-                if i > j:
-                    below = max(below, scalar.fabs(a[c, i, j]))
-                    above = max(above, scalar.fabs(a[c, j, i]))
-        if not finite:
-            w[c, :, :] = np.nan
+        meant = halved(a[c], work)
+        if not copied(work, v[c]):
+            w[c, :] = np.nan
             v[c, :, :] = np.nan
         elif n > 0:
-            if apart > 0.1 * largest or (min(below, above) == 0.0 and apart > 1e-3 * largest):
-                raise np.linalg.LinAlgError("asymmetric")
-            if blas.syevd(work, w[c, 0], True, not upper) > 0:
-                raise np.linalg.LinAlgError("diverged")
+            if not meant:
+                raise faults.NotSymmetricError
+            if blas.syevd(work, w[c], True, not upper) > 0:
+                raise faults.LinAlgError
             for i in range(n):
                 for j in range(n):
                     v[c, i, j] = work[j, i]
@@ -152,27 +147,28 @@ def total_columns(x: Value) -> Value:
     return sum_over(x, axes=(x.ndim - 2,))
 
 
-@host(
+@array_call(
     infer=lambda a, *, upper: (make_aval(a.shape[:-1], a.dtype), make_aval(a.shape, a.dtype)),
     vjp=_eigen_vjp,
     jvp=_eigen_jvp,
     outputs=2,
+    called="eigh",
 )
-def eigen(a, *, upper):
+def eigen(a, w, v, *, upper):
     """Ascending eigenvalues and orthonormal eigenvectors (columns) of the symmetric part.
 
     Only the vectors are meant to be differentiated through this one: differences of eigenvalues stand in its rule.
     ``upper`` says which half LAPACK reads, so that signs are those of NumPy.
     """
-    w, v = np.empty(a.shape[:-1], a.dtype), np.empty(a.shape, a.dtype)
-    run(eigen_kernel, "eigh", a, _vectors(w), v, upper)
-    return w, v
+    equal = (*square_alike(a, v), *axes_alike(a, w, w.ndim))
+    return ArrayCall(eigen_kernel, (stack(a), rows(w), stack(v), upper), equal)
 
 
 @host(
     infer=lambda a, w, v: make_aval(w.shape, w.dtype),
     vjp=lambda g, out, a, w, v: (mm(v * row(g), v, tb=True), None, None),
     jvp=lambda tangents, out, a, w, v: None if tangents[0] is None else total_columns(v * mm(tangents[0], v)),
+    expression=lambda a, w, v: copy_of(w),
 )
 def eigenvalues_of(a, w, v):
     """The eigenvalues ``w`` as a function of ``a``, where ``w, v = eigen(a)``: its rule has no differences.
@@ -188,25 +184,21 @@ def eigenvalues_of(a, w, v):
 @ArrayKernel
 def singular_kernel(a, u, s, vh):
     m, n = a.shape[1], a.shape[2]
-    k = min(m, n)
-    work = np.empty(
-        (n, m), a.dtype
-    )  # the transpose: LAPACK then sees the matrix as NumPy shows it, with the same signs
+    k = s.shape[1]
+    if k != min(m, n):  # the extent of one axis was taken for that of the smaller one
+        raise ValueError("svd: other extents than it was compiled for")
+    # the transpose: LAPACK then sees the matrix as NumPy shows it, with the same signs
+    work = np.empty((n, m), a.dtype)
     right = np.empty((n, k), a.dtype)
     left = np.empty((k, m), a.dtype)
     for c in range(a.shape[0]):
-        finite = True
-        for i in range(m):
-            for j in range(n):
-                work[j, i] = a[c, i, j]
-                finite = finite and scalar.isfinite(a[c, i, j])
-        if not finite:
+        if not copied(a[c].T, work):
             u[c, :, :] = np.nan
-            s[c, :, :] = np.nan
+            s[c, :] = np.nan
             vh[c, :, :] = np.nan
         elif k > 0:
-            if blas.gesdd(work, s[c, 0], right, left) > 0:
-                raise np.linalg.LinAlgError("diverged")
+            if blas.gesdd(work, s[c], right, left) > 0:
+                raise faults.LinAlgError
             for q in range(k):
                 for i in range(m):
                     u[c, i, q] = left[q, i]
@@ -257,12 +249,14 @@ def _singular_avals(a: ShapedArray) -> tuple[ShapedArray, ...]:
     return tuple(make_aval((*batch, *shape), a.dtype) for shape in ((m, k), (k,), (k, n)))
 
 
-@host(infer=_singular_avals, vjp=_singular_vjp, jvp=_singular_jvp, outputs=3)
-def singular(a):
+@array_call(infer=_singular_avals, vjp=_singular_vjp, jvp=_singular_jvp, outputs=3, called="svd")
+def singular(a, u, s, vh):
     """The reduced singular value decomposition; as with ``eigen``, another primitive differentiates the values."""
-    u, s, vh = (np.empty(v.shape, v.dtype) for v in _singular_avals(make_aval(a.shape, a.dtype)))
-    run(singular_kernel, "svd", a, u, _vectors(s), vh)
-    return u, s, vh
+    m, n = a.ndim - 2, a.ndim - 1
+    shorter = m if a.shape[m] < a.shape[n] else n
+    equal = (*axes_alike(a, u, n), *axes_alike(a, s, m), *axes_alike(a, vh, m), ((0, n), (3, n)))
+    equal += (((0, shorter), (1, n)), ((0, shorter), (2, m)), ((0, shorter), (3, m)))
+    return ArrayCall(singular_kernel, (stack(a), stack(u), rows(s), stack(vh)), equal)
 
 
 @host(
@@ -271,6 +265,7 @@ def singular(a):
     jvp=lambda tangents, out, a, u, s, vh: (
         None if tangents[0] is None else sign(s) * total_columns(u * mm(tangents[0], vh, tb=True))
     ),
+    expression=lambda a, u, s, vh: copy_of(s),
 )
 def singular_values_of(a, u, s, vh):
     """The singular values ``s`` as a function of ``a``, where ``u, s, vh = singular(a)``. Their gradient at 0 is 0, the
@@ -289,12 +284,12 @@ def singular_values(x: Value) -> Value:
 @ArrayKernel
 def orthogonal_kernel(a, q, r):
     m, n = a.shape[1], a.shape[2]
+    if m < n:
+        raise ValueError("qr: other extents than it was compiled for")
     work = np.empty((n, m), a.dtype)
     tau = np.empty(n, a.dtype)
     for c in range(a.shape[0]):
-        for i in range(m):
-            for j in range(n):
-                work[j, i] = a[c, i, j]
+        copied(a[c].T, work)
         if n > 0:
             blas.geqrf(work, tau)
             for i in range(n):
@@ -328,9 +323,9 @@ def _orthogonal_avals(a: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
     return make_aval(a.shape, a.dtype), make_aval((*a.shape[:-2], n, n), a.dtype)
 
 
-@host(infer=_orthogonal_avals, vjp=_orthogonal_vjp, jvp=_orthogonal_jvp, outputs=2)
-def orthogonal(a):
+@array_call(infer=_orthogonal_avals, vjp=_orthogonal_vjp, jvp=_orthogonal_jvp, outputs=2, called="qr")
+def orthogonal(a, q, r):
     """``a = q @ r`` for matrices with at least as many rows as columns."""
-    q, r = (np.empty(v.shape, v.dtype) for v in _orthogonal_avals(make_aval(a.shape, a.dtype)))
-    run(orthogonal_kernel, "qr", a, q, r)
-    return q, r
+    m, n = a.ndim - 2, a.ndim - 1
+    equal = (*axes_alike(a, q), *axes_alike(a, r, m), ((0, n), (2, m)), ((0, n), (2, n)))
+    return ArrayCall(orthogonal_kernel, (stack(a), stack(q), stack(r)), equal)

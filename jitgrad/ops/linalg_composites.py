@@ -8,20 +8,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jitgrad.core import scalar
 from jitgrad.core.dispatch import as_value
 from jitgrad.core.linalg_errors import MatrixShapeError
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError
 from jitgrad.ops import products, shape, tensor_products
 from jitgrad.ops.axes import axis_of, index_of
-from jitgrad.ops.blocks import Call, operation, uniform
+from jitgrad.ops.blocks import Call, operation, primitive_of, uniform
+from jitgrad.ops.comparison import isnan
 from jitgrad.ops.factorisations import singular_values
 from jitgrad.ops.linalg import cutoff_of, inv, solve
 from jitgrad.ops.linear import convert, permute, reshape_to, slice_view, sum_over
-from jitgrad.ops.matrices import inverse, pseudo_inverse
+from jitgrad.ops.matrices import identity, inverse, inverse_or_nan, pseudo_inverse
 from jitgrad.ops.matrix_operands import apart, floats, regular, square_matrices, stacks_of_matrices
 from jitgrad.ops.norms import norm_of_matrices
-from jitgrad.ops.reduction import count_over, max_over
+from jitgrad.ops.reduction import any_over, count_over, max_over
 from jitgrad.ops.selection import where
 
 # --------------------------------------------------------------------------- what is made of these
@@ -48,7 +50,7 @@ def matrix_power(a: Any, n: int) -> Value:
         raise MatrixShapeError(f"matrix_power takes square matrices, not the shape {x.shape}")
     power = index_of(n, "matrix_power: the power")
     if power == 0:
-        return where(False, x, np.eye(x.shape[-1], dtype=x.dtype))  # stays in the graph, with gradient 0
+        return where(False, x, identity(x))  # stays in the graph, with gradient 0
     if power < 0:
         x, power = inv(x), -power
     made = None
@@ -105,6 +107,12 @@ def multi_dot(arrays: Any) -> Value:
     return product(0, count - 1)
 
 
+@primitive_of([lambda out, x, given: out - out + 1.0, None])
+def infinite_if_lost(x, given):
+    """inf where x is NaN though nothing that was given is."""
+    return scalar.sel((x != x) & (given == 0.0), np.inf, x)  # noqa: PLR0124 (NaN)
+
+
 @operation(
     samples=lambda rng: [
         Call((apart(rng, 3, 3),), {}),
@@ -118,8 +126,8 @@ def multi_dot(arrays: Any) -> Value:
 def cond(x: Any, p: Any = None) -> Value:
     """Condition numbers: the norm times the norm of the inverse, by singular values for ``p`` None, 2 and -2.
 
-    ``p``: None, 'fro', 'nuc', 1, -1, 2, -2, inf, -inf. inf where a matrix is singular (a SingularMatrixError for those
-    ``p`` that need the inverse). Derivative: of the norms.
+    ``p``: None, 'fro', 'nuc', 1, -1, 2, -2, inf, -inf. inf where a matrix is singular, and NaN where it has one.
+    Derivative: of the norms; NaN where a matrix is singular.
 
     >>> import jitgrad as jg
     >>> jg.linalg.cond([[4.0, 0.0], [0.0, 2.0]])
@@ -135,7 +143,8 @@ def cond(x: Any, p: Any = None) -> Value:
         return last / first if p == -2 else first / last
     a = square_matrices(a, "cond")
     axes = (a.ndim - 2, a.ndim - 1)
-    return norm_of_matrices(a, axes, p, "cond") * norm_of_matrices(inverse(a), axes, p, "cond")
+    made = norm_of_matrices(a, axes, p, "cond") * norm_of_matrices(inverse_or_nan(a), axes, p, "cond")
+    return infinite_if_lost(made, convert(any_over(isnan(a), axes=axes), dtype=made.dtype))
 
 
 @operation(samples=lambda rng: [Call((apart(rng, 2, 3, 2),), {})], nondiff=True, namespace="linalg")

@@ -7,40 +7,24 @@ algorithmic differentiation" (2008).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jitgrad.core import blas_form as blas
+from jitgrad.core import linalg_errors as faults
 from jitgrad.core import scalar
 from jitgrad.core.aval import ShapedArray, make_aval
-from jitgrad.core.dispatch import wrap
-from jitgrad.core.linalg_errors import matrix_error
-from jitgrad.core.primitive import Value
-from jitgrad.kernels.kernel import ArrayKernel
-from jitgrad.ops.blocks import host
-from jitgrad.ops.linear import expand, permute, reshape_to, sum_over
+from jitgrad.core.dispatch import constant
+from jitgrad.core.primitive import ArrayCall, Operand, Value
+from jitgrad.kernels.kernel import ArrayKernel, KernelPart
+from jitgrad.ops.array_calls import Pairs, axes_alike, flat, square, stack
+from jitgrad.ops.array_primitives import array_call
+from jitgrad.ops.linear import expand, permute, place_diagonal, reshape_to, sum_over
 from jitgrad.ops.products import matrix_product
 
-Array = np.ndarray[Any, Any]
 Tangents = Sequence[Value | None]
-
-
-def run(kernel: ArrayKernel, name: str, *arguments: Any) -> None:
-    """Run a kernel over stacks; what it raises is said with the operation and the shape."""
-    stacks = [_stack(a) if isinstance(a, np.ndarray) else a for a in arguments]
-    try:
-        kernel(*stacks)
-    except np.linalg.LinAlgError as error:
-        raise matrix_error(f"{name} of shape {arguments[0].shape}", str(error)) from None
-
-
-def _stack(x: Array) -> Array:
-    """Leading axes as one, C-contiguous (results already are, so this is a view of them)."""
-    x = np.ascontiguousarray(x)
-    return x if x.ndim == 3 else x.reshape((math.prod(x.shape[:-2]), *x.shape[-2:]))
 
 
 def mm(x: Value, y: Value, ta: bool = False, tb: bool = False) -> Value:
@@ -65,16 +49,34 @@ def total(x: Value) -> Value:
 
 def identity(x: Value) -> Value:
     """The identity of the size and dtype of the columns."""
-    return wrap(np.eye(x.shape[-1], dtype=x.dtype))
+    n = x.shape[-1]
+    ones = expand(constant(1.0, x.dtype, x), shape=(n,))
+    return place_diagonal(ones, shape=(n, n), offset=0, axis1=0, axis2=1)
 
 
 def zero(aval: Value) -> Value:
     """Zeros of the shape and dtype of a value."""
-    return expand(wrap(np.zeros((), aval.dtype)), shape=aval.shape)
+    return expand(constant(0.0, aval.dtype, aval), shape=aval.shape)
 
 
 def same_aval(x: ShapedArray, *others: ShapedArray, **params: Any) -> ShapedArray:
     return make_aval(x.shape, x.dtype)
+
+
+def square_alike(a: Operand, *others: Operand) -> Pairs:
+    """Square matrices, in as many stacks of the same extents."""
+    return sum((axes_alike(a, b) for b in others), square(a))
+
+
+@KernelPart
+def copied(a, out):
+    """Copy a matrix; whether all of it is finite."""
+    finite = True
+    for i in range(a.shape[0]):
+        for j in range(a.shape[1]):
+            out[i, j] = a[i, j]
+            finite = finite and scalar.isfinite(a[i, j])
+    return finite
 
 
 # --------------------------------------------------------------------------- triangles
@@ -93,12 +95,10 @@ def _lower_transpose(g: Value, x: Value, *, diagonal: float) -> Value:
     return lower(g, diagonal=diagonal)
 
 
-@host(infer=same_aval, transpose=_lower_transpose)
-def lower(x, *, diagonal):
+@array_call(infer=same_aval, transpose=_lower_transpose)
+def lower(x, out, *, diagonal):
     """The lower triangles of square matrices, with the diagonal times a number."""
-    out = np.empty(x.shape, x.dtype)
-    run(lower_kernel, "tril", x, out, diagonal)
-    return out
+    return ArrayCall(lower_kernel, (stack(x), stack(out), diagonal), square_alike(x, out))
 
 
 @ArrayKernel
@@ -150,12 +150,15 @@ def _solve_lower_jvp(tangents: Tangents, out: Value, a: Value, b: Value, *, t: b
     return solve_lower(a, tb if change is None else change if tb is None else tb + change, t=t)
 
 
-@host(infer=lambda a, b, *, t: make_aval(b.shape, b.dtype), vjp=_solve_lower_vjp, jvp=_solve_lower_jvp)
-def solve_lower(a, b, *, t):
+def _solution(kernel: ArrayKernel, a: Operand, b: Operand, out: Operand, t: bool) -> ArrayCall:
+    equal = (*square(a), *axes_alike(a, b, a.ndim - 1), *axes_alike(b, out))
+    return ArrayCall(kernel, (stack(a), stack(b), stack(out), t), equal)
+
+
+@array_call(infer=lambda a, b, *, t: make_aval(b.shape, b.dtype), vjp=_solve_lower_vjp, jvp=_solve_lower_jvp)
+def solve_lower(a, b, out, *, t):
     """``op(tril(a))**-1 @ b`` by substitution; a zero on the diagonal gives infinities."""
-    out = np.empty(b.shape, b.dtype)
-    run(solve_lower_kernel, "solve_triangular", a, b, out, t)
-    return out
+    return _solution(solve_lower_kernel, a, b, out, t)
 
 
 # --------------------------------------------------------------------------- solutions and inverses
@@ -175,7 +178,7 @@ def solve_kernel(a, b, out, t):
             for q in range(count):
                 rows[q, i] = b[c, i, q]
         if n > 0 and blas.gesv(work, rows, pivots) > 0:
-            raise np.linalg.LinAlgError("singular")
+            raise faults.SingularMatrixError
         for i in range(n):
             for q in range(count):
                 out[c, i, q] = rows[q, i]
@@ -192,16 +195,14 @@ def _solve_jvp(tangents: Tangents, out: Value, a: Value, b: Value, *, t: bool) -
     return solve_matrix(a, tb if change is None else change if tb is None else tb + change, t=t)
 
 
-@host(infer=lambda a, b, *, t: make_aval(b.shape, b.dtype), vjp=_solve_vjp, jvp=_solve_jvp)
-def solve_matrix(a, b, *, t):
+@array_call(infer=lambda a, b, *, t: make_aval(b.shape, b.dtype), vjp=_solve_vjp, jvp=_solve_jvp, called="solve")
+def solve_matrix(a, b, out, *, t):
     """``op(a)**-1 @ b`` for stacks of the same length."""
-    out = np.empty(b.shape, b.dtype)
-    run(solve_kernel, "solve", a, b, out, t)
-    return out
+    return _solution(solve_kernel, a, b, out, t)
 
 
 @ArrayKernel
-def inverse_kernel(a, out):
+def inverse_kernel(a, out, strict):
     n = a.shape[1]
     work = np.empty((n, n), a.dtype)
     pivots = np.empty(n, blas.pivot_type)
@@ -211,19 +212,29 @@ def inverse_kernel(a, out):
                 work[i, j] = a[c, i, j]
                 out[c, i, j] = 1 if i == j else 0
         if n > 0 and blas.gesv(work, out[c], pivots) > 0:
-            raise np.linalg.LinAlgError("singular")
+            if strict:
+                raise faults.SingularMatrixError
+            out[c, :, :] = np.nan
+
+
+def _inverse_vjp(g: Value, out: Value, a: Value) -> tuple[Value]:
+    return (-mm(mm(out, g, ta=True), out, tb=True),)
 
 
 def _inverse_jvp(tangents: Tangents, out: Value, a: Value) -> Value:
     return -mm(mm(out, tangents[0]), out)
 
 
-@host(infer=same_aval, vjp=lambda g, out, a: (-mm(mm(out, g, ta=True), out, tb=True),), jvp=_inverse_jvp)
-def inverse(a):
+@array_call(infer=same_aval, vjp=_inverse_vjp, jvp=_inverse_jvp, called="inv")
+def inverse(a, out):
     """``a**-1``."""
-    out = np.empty(a.shape, a.dtype)
-    run(inverse_kernel, "inv", a, out)
-    return out
+    return ArrayCall(inverse_kernel, (stack(a), stack(out), True), square_alike(a, out))
+
+
+@array_call(infer=same_aval, vjp=_inverse_vjp, jvp=_inverse_jvp)
+def inverse_or_nan(a, out):
+    """``a**-1``, and NaN for a singular matrix."""
+    return ArrayCall(inverse_kernel, (stack(a), stack(out), False), square_alike(a, out))
 
 
 @ArrayKernel
@@ -235,16 +246,11 @@ def pseudo_inverse_kernel(a, out, cutoff):
     u = np.empty((m, k), a.dtype)
     vh = np.empty((k, n), a.dtype)
     for c in range(a.shape[0]):
-        finite = True
-        for i in range(m):
-            for j in range(n):
-                work[i, j] = a[c, i, j]
-                finite = finite and scalar.isfinite(a[c, i, j])
-        if not finite:
+        if not copied(a[c], work):
             out[c, :, :] = np.nan
         elif k > 0:
             if blas.gesdd(work, s, u, vh) > 0:
-                raise np.linalg.LinAlgError("diverged")
+                raise faults.LinAlgError
             for i in range(k):
                 for j in range(n):
                     vh[i, j] = vh[i, j] / s[i] if s[i] > cutoff * s[0] else 0
@@ -266,53 +272,55 @@ def _pseudo_inverse_jvp(tangents: Tangents, out: Value, a: Value, *, cutoff: flo
     return first + mm(mm(rest, out, tb=True), out) - mm(mm(out, t), out)
 
 
-@host(
+@array_call(
     infer=lambda a, *, cutoff: make_aval((*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype),
     vjp=_pseudo_inverse_vjp,
     jvp=_pseudo_inverse_jvp,
+    called="pinv",
 )
-def pseudo_inverse(a, *, cutoff):
+def pseudo_inverse(a, out, *, cutoff):
     """The pseudo-inverse; singular values up to ``cutoff`` times the largest count as 0. The rules hold where the rank
     stays what it is."""
-    out = np.empty((*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype)
-    run(pseudo_inverse_kernel, "pinv", a, out, cutoff)
-    return out
+    m, n = a.ndim - 2, a.ndim - 1
+    equal = (*axes_alike(a, out, m), ((0, m), (1, n)), ((0, n), (1, m)))
+    return ArrayCall(pseudo_inverse_kernel, (stack(a), stack(out), cutoff), equal)
 
 
 # --------------------------------------------------------------------------- determinants
 
 
 @ArrayKernel
-def determinant_kernel(a, out, sign, logarithm):
+def determinant_kernel(a, out):
     n = a.shape[1]
     work = np.empty((n, n), a.dtype)
     pivots = np.empty(n, blas.pivot_type)
     for c in range(a.shape[0]):
-        for i in range(n):
-            for j in range(n):
-                work[i, j] = a[c, i, j]
+        copied(a[c], work)
         if n > 0:
             blas.getrf(work, pivots)
         product = 1.0
+        for i in range(n):
+            product *= -work[i, i] if pivots[i] != i + 1 else work[i, i]
+        out[c] = product
+
+
+@ArrayKernel
+def log_determinant_kernel(a, sign, logarithm):
+    n = a.shape[1]
+    work = np.empty((n, n), a.dtype)
+    pivots = np.empty(n, blas.pivot_type)
+    for c in range(a.shape[0]):
+        copied(a[c], work)
+        if n > 0:
+            blas.getrf(work, pivots)
         turn = 1.0
         logs = 0.0
         for i in range(n):
-            pivot = work[i, i]
-            if pivots[i] != i + 1:
-                product = -product
-                turn = -turn
-            product *= pivot
+            pivot = -work[i, i] if pivots[i] != i + 1 else work[i, i]
             turn *= pivot if scalar.isnan(pivot) else 1.0 if pivot > 0 else -1.0 if pivot < 0 else 0.0
             logs += scalar.log(np.float64(scalar.fabs(pivot)))
-        out[c, 0, 0] = product
-        sign[c, 0, 0] = turn
-        logarithm[c, 0, 0] = logs
-
-
-def _determinants(a: Array) -> tuple[Array, Array, Array]:
-    found = tuple(np.empty(a.shape[:-2], a.dtype) for _ in range(3))
-    run(determinant_kernel, "det", a, *(x.reshape((*x.shape, 1, 1)) for x in found))
-    return found  # type: ignore[return-value]
+        sign[c] = turn
+        logarithm[c] = logs
 
 
 def _determinant_vjp(g: Value, out: Value, a: Value) -> tuple[Value]:
@@ -323,23 +331,39 @@ def _determinant_jvp(tangents: Tangents, out: Value, a: Value) -> Value:
     return total(cofactors(a) * tangents[0])
 
 
-@host(infer=lambda a: make_aval(a.shape[:-2], a.dtype), vjp=_determinant_vjp, jvp=_determinant_jvp)
-def determinant(a):
-    return _determinants(a)[0]
+@array_call(infer=lambda a: make_aval(a.shape[:-2], a.dtype), vjp=_determinant_vjp, jvp=_determinant_jvp, called="det")
+def determinant(a, out):
+    return ArrayCall(determinant_kernel, (stack(a), flat(out)), (*square(a), *axes_alike(a, out, out.ndim)))
 
 
 def _log_determinant_jvp(tangents: Tangents, out: Sequence[Value], a: Value) -> tuple[Value, ...]:
     return zero(out[0]), total(mt(inverse(a)) * tangents[0])
 
 
-@host(
+@array_call(
     infer=lambda a: (make_aval(a.shape[:-2], a.dtype), make_aval(a.shape[:-2], a.dtype)),
     vjp=lambda g, out, a: (scalars(g[1]) * mt(inverse(a)),),
     jvp=_log_determinant_jvp,
     outputs=2,
+    called="slogdet",
 )
-def sign_and_log_determinant(a):
-    return _determinants(a)[1:]
+def sign_and_log_determinant(a, turn, logarithm):
+    equal = (*square(a), *axes_alike(a, turn, turn.ndim), *axes_alike(a, logarithm, turn.ndim))
+    return ArrayCall(log_determinant_kernel, (stack(a), flat(turn), flat(logarithm)), equal)
+
+
+@KernelPart
+def decomposed(work, s, u, vh, pivots):
+    """The singular value decomposition of a square matrix, which is lost; the determinant of ``u @ vh``, which is 1 or
+    -1."""
+    if blas.gesdd(work, s, u, vh) > 0:
+        raise faults.LinAlgError
+    blas.gemm(u, vh, work, False, False)
+    blas.getrf(work, pivots)
+    turn = 1.0
+    for i in range(s.size):
+        turn = -turn if (work[i, i] < 0) != (pivots[i] != i + 1) else turn
+    return turn
 
 
 @ArrayKernel
@@ -352,21 +376,10 @@ def cofactors_kernel(a, out):
     others = np.empty(n, a.dtype)
     pivots = np.empty(n, blas.pivot_type)
     for c in range(a.shape[0]):
-        finite = True
-        for i in range(n):
-            for j in range(n):
-                work[i, j] = a[c, i, j]
-                finite = finite and scalar.isfinite(a[c, i, j])
-        if not finite:
+        if not copied(a[c], work):
             out[c, :, :] = np.nan
         elif n > 0:
-            if blas.gesdd(work, s, u, vh) > 0:
-                raise np.linalg.LinAlgError("diverged")
-            blas.gemm(u, vh, work, False, False)
-            blas.getrf(work, pivots)
-            left = 1.0  # becomes the determinant of u vh, which is 1 or -1
-            for i in range(n):
-                left = -left if (work[i, i] < 0) != (pivots[i] != i + 1) else left
+            left = decomposed(work, s, u, vh, pivots)
             for i in range(n):  # the products of all other singular values
                 others[i] = left
                 left *= s[i]
@@ -388,13 +401,11 @@ def _cofactors_jvp(tangents: Tangents, out: Value, a: Value) -> Value:
     return cofactors_change(a, tangents[0])
 
 
-@host(infer=same_aval, vjp=_cofactors_vjp, jvp=_cofactors_jvp)
-def cofactors(a):
+@array_call(infer=same_aval, vjp=_cofactors_vjp, jvp=_cofactors_jvp, called="det")
+def cofactors(a, out):
     """The gradient of the determinant, by singular values: exact for singular matrices too. (Its derivative is a
     symmetric bilinear form, hence its own transpose.)"""
-    out = np.empty(a.shape, a.dtype)
-    run(cofactors_kernel, "det", a, out)
-    return out
+    return ArrayCall(cofactors_kernel, (stack(a), stack(out)), square_alike(a, out))
 
 
 @ArrayKernel
@@ -409,21 +420,10 @@ def cofactors_change_kernel(a, e, out):
     others = np.empty(n, a.dtype)
     pivots = np.empty(n, blas.pivot_type)
     for c in range(a.shape[0]):
-        finite = True
-        for i in range(n):
-            for j in range(n):
-                work[i, j] = a[c, i, j]
-                finite = finite and scalar.isfinite(a[c, i, j])
-        if not finite:
+        if not copied(a[c], work):
             out[c, :, :] = np.nan
         elif n > 0:
-            if blas.gesdd(work, s, u, vh) > 0:
-                raise np.linalg.LinAlgError("diverged")
-            blas.gemm(u, vh, work, False, False)
-            blas.getrf(work, pivots)
-            start = 1.0
-            for i in range(n):
-                start = -start if (work[i, i] < 0) != (pivots[i] != i + 1) else start
+            start = decomposed(work, s, u, vh, pivots)
             blas.gemm(u, e[c], work, True, False)
             blas.gemm(work, vh, turned, False, True)
             for i in range(n):
@@ -463,9 +463,7 @@ def _cofactors_change_jvp(tangents: Tangents, out: Value, a: Value, e: Value) ->
     return through_e if through_a is None else through_a if through_e is None else through_a + through_e
 
 
-@host(infer=same_aval, vjp=_cofactors_change_vjp, jvp=_cofactors_change_jvp)
-def cofactors_change(a, e):
+@array_call(infer=same_aval, vjp=_cofactors_change_vjp, jvp=_cofactors_change_jvp, called="det")
+def cofactors_change(a, e, out):
     """The derivative of ``cofactors`` at ``a`` in the direction ``e``."""
-    out = np.empty(a.shape, a.dtype)
-    run(cofactors_change_kernel, "det", a, e, out)
-    return out
+    return ArrayCall(cofactors_change_kernel, (stack(a), stack(e), stack(out)), square_alike(a, e, out))

@@ -9,11 +9,13 @@ import numpy as np
 
 from jitgrad.core import scalar
 from jitgrad.core.aval import make_aval
-from jitgrad.core.primitive import Value
+from jitgrad.core.primitive import ArrayCall, Value
 from jitgrad.errors import ArgumentError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
-from jitgrad.ops.axes import axes_of, axis_of, dropped_shape, rows_of
-from jitgrad.ops.blocks import Call, host, operation, primitive_of, uniform
+from jitgrad.ops.array_calls import axes_alike, flat, rows
+from jitgrad.ops.array_primitives import array_call
+from jitgrad.ops.axes import axes_of, axis_of, dropped_shape
+from jitgrad.ops.blocks import Call, operation, primitive_of, uniform
 from jitgrad.ops.elementwise import abs as absolute
 from jitgrad.ops.elementwise import ratio_or_zero
 from jitgrad.ops.factorisations import singular_values
@@ -37,11 +39,11 @@ def length_kernel(x, out):
                 for j in range(x.shape[1]):
                     ratio = x[i, j] / unit
                     total = scalar.radd(total, ratio * ratio)
-                out[i, 0] = unit * scalar.sqrt(total)
+                out[i] = unit * scalar.sqrt(total)
             else:
-                out[i, 0] = unit
+                out[i] = unit
         else:
-            out[i, 0] = scalar.sqrt(total)
+            out[i] = scalar.sqrt(total)
 
 
 @ArrayKernel
@@ -55,7 +57,7 @@ def power_length_kernel(x, out, p):
         total = 0.0
         for j in range(x.shape[1]):
             total += scalar.pow(np.float64(scalar.fabs(x[i, j])) / unit, p)
-        out[i, 0] = unit * scalar.pow(total, 1.0 / p)
+        out[i] = unit * scalar.pow(total, 1.0 / p)
 
 
 def _reduced(x: Any, *, axes: tuple[int, ...], **params: Any) -> Any:
@@ -66,16 +68,15 @@ def _length_slope(out: Value, x: Value, axes: tuple[int, ...]) -> Value:
     return ratio_or_zero(x, spread(out, x.shape, axes))
 
 
-@host(
+@array_call(
     infer=_reduced,
     vjp=lambda g, out, x, *, axes: (spread(g, x.shape, axes) * _length_slope(out, x, axes),),
     jvp=lambda tangents, out, x, *, axes: sum_over(tangents[0] * _length_slope(out, x, axes), axes=axes),
+    last="axes",
 )
-def length(x, *, axes):
+def length(x, out, *, axes):
     """The square root of the sum of squares, without overflow on the way; squares are added in float64."""
-    out = np.empty(dropped_shape(x.shape, axes), x.dtype)
-    length_kernel(rows_of(x, axes), out.reshape(-1, 1))
-    return out
+    return ArrayCall(length_kernel, (rows(x, len(axes)), flat(out)), axes_alike(x, out, out.ndim))
 
 
 @primitive_of(
@@ -95,16 +96,15 @@ def _power_slope(out: Value, x: Value, axes: tuple[int, ...], p: float) -> Value
     return _power_share(x, spread(out, x.shape, axes), p)
 
 
-@host(
+@array_call(
     infer=_reduced,
     vjp=lambda g, out, x, *, axes, p: (spread(g, x.shape, axes) * _power_slope(out, x, axes, p),),
     jvp=lambda tangents, out, x, *, axes, p: sum_over(tangents[0] * _power_slope(out, x, axes, p), axes=axes),
+    last="axes",
 )
-def power_length(x, *, axes, p):
+def power_length(x, out, *, axes, p):
     """The p-norm along axes, scaled by the largest element."""
-    out = np.empty(dropped_shape(x.shape, axes), x.dtype)
-    power_length_kernel(rows_of(x, axes), out.reshape(-1, 1), p)
-    return out
+    return ArrayCall(power_length_kernel, (rows(x, len(axes)), flat(out), p), axes_alike(x, out, out.ndim))
 
 
 def _order(order: Any, what: str) -> float:

@@ -16,7 +16,7 @@ from jitgrad.core import blas_form as blas
 from jitgrad.core import scalar
 from jitgrad.core.aval import ShapedArray, make_aval, result_dtype
 from jitgrad.core.dispatch import as_value
-from jitgrad.core.primitive import ArrayCall, Operand, Value
+from jitgrad.core.primitive import ArrayCall, Folded, Operand, Value
 from jitgrad.errors import ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.array_calls import Pairs, axes_alike, stack, whole
@@ -80,6 +80,21 @@ def matrix_products_kernel(x, y, out, ta, tb):
                     factor = a[p, i] if ta else a[i, p]
                     for j in range(n):
                         out[c, i, j] += factor * b[p, j]
+
+
+@ArrayKernel
+def integer_products_kernel(x, y, out, ta, tb):
+    """Of integers and, as part of kernels, of booleans: NumPy has no BLAS for these either."""
+    count, m, n = out.shape
+    for c in range(count):
+        a = x[c if x.shape[0] > 1 else 0]
+        b = y[c if y.shape[0] > 1 else 0]
+        for i in range(m):
+            for j in range(n):
+                total = 0
+                for p in range(a.shape[0] if ta else a.shape[1]):
+                    total += (a[p, i] if ta else a[i, p]) * (b[j, p] if tb else b[p, j])
+                out[c, i, j] = total
 
 
 @ArrayKernel
@@ -148,15 +163,15 @@ def _matrix_product_second(g: Value, x: Value, y: Value, *, ta: bool, tb: bool) 
     return sum_to(made, y.shape)
 
 
-def _matrix_product_call(x: Operand, y: Operand, out: Operand, *, ta: bool, tb: bool) -> ArrayCall | None:
-    if out.dtype.kind != "f":
-        return None
+def _matrix_product_call(x: Operand, y: Operand, out: Operand, *, ta: bool, tb: bool) -> ArrayCall:
     row, inner = (x.ndim - 1, x.ndim - 2) if ta else (x.ndim - 2, x.ndim - 1)
     other, column = (y.ndim - 1, y.ndim - 2) if tb else (y.ndim - 2, y.ndim - 1)
     equal: Pairs = (((0, inner), (1, other)), ((2, out.ndim - 2), (0, row)), ((2, out.ndim - 1), (1, column)))
     for operand in (x, y):
         if operand.ndim > 2:
             equal += axes_alike(out, operand, out.ndim - 2)
+    if out.dtype.kind != "f":
+        return ArrayCall(integer_products_kernel, (stack(x), stack(y), stack(out), ta, tb), equal)
     if out.ndim == 2:
         return ArrayCall(matrix_product_kernel, (whole(x), whole(y), whole(out), ta, tb), equal)
     return ArrayCall(matrix_products_kernel, (stack(x), stack(y), stack(out), ta, tb), equal)
@@ -191,10 +206,11 @@ def _matrix_vector_second(g: Value, a: Value, x: Value, *, t: bool) -> Value:
     return matrix_vector(a, g, t=not t)
 
 
-def _matrix_vector_call(a: Operand, x: Operand, out: Operand, *, t: bool) -> ArrayCall | None:
-    if out.dtype.kind != "f":
-        return None
+def _matrix_vector_call(a: Operand, x: Operand, out: Operand, *, t: bool) -> ArrayCall:
     equal = (((2, 0), (0, int(t))), ((1, 0), (0, int(not t))))
+    if out.dtype.kind != "f":
+        columns = [Folded(v.position, ((), (0,), ())) for v in (x, out)]
+        return ArrayCall(integer_products_kernel, (stack(a), *columns, t, False), equal)
     return ArrayCall(matrix_vector_kernel, (whole(a), whole(x), whole(out), t), equal)
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from jitgrad.core.aval import FLOAT64, INT64, make_aval
-from jitgrad.core.dispatch import wrap
-from jitgrad.core.primitive import Value
+from jitgrad.core.aval import make_aval
+from jitgrad.core.dispatch import constant
+from jitgrad.core.primitive import ArrayCall, Value
 from jitgrad.kernels.kernel import ArrayKernel
-from jitgrad.ops.axes import from_rows, outer_inner, rows_of
-from jitgrad.ops.blocks import host
+from jitgrad.ops.array_calls import axes_alike, rows, slabs
+from jitgrad.ops.array_primitives import array_call
 from jitgrad.ops.linear import BasicIndex, expand, join, place, slice_view
 
 __all__ = ["cumulative_product", "cumulative_sum_along", "exclusive_products_vjp", "recurrence"]
@@ -39,7 +39,7 @@ def _delayed_product(x: Value, axis: int, reverse: bool) -> Value:
     n = x.shape[axis]
     if n == 0:
         return x
-    ones = expand(wrap(np.ones((), x.dtype)), shape=(*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    ones = expand(constant(1, x.dtype, x), shape=(*x.shape[:axis], 1, *x.shape[axis + 1 :]))
     if reverse:
         return join(slice_view(x, index=_steps(axis, 1, n)), ones, axis=axis)
     return join(ones, slice_view(x, index=_steps(axis, 0, n - 1)), axis=axis)
@@ -49,15 +49,16 @@ def _delayed_product(x: Value, axis: int, reverse: bool) -> Value:
 
 
 @ArrayKernel
-def cumulative_sum_kernel(x, reverse, state, out):
-    """Running sums over the middle axis; ``state`` holds one accumulator for each inner place."""
+def cumulative_sum_kernel(x, zero, reverse, out):
+    """Running sums over the middle axis, in the type of ``zero``."""
     n = x.shape[1]
     inner = x.shape[2]
+    state = np.full(inner, zero)
     for o in range(x.shape[0]):
         for i in range(inner):
-            state[i] = 0
+            state[i] = zero
         if inner == 1:
-            total = state[0]
+            total = zero
             for step in range(n):
                 k = n - 1 - step if reverse else step
                 total += x[o, k, 0]
@@ -74,13 +75,12 @@ def _sum_transpose(g, x, *, axis, reverse):
     return cumulative_sum_along(g, axis=axis, reverse=not reverse)
 
 
-@host(infer=lambda x, *, axis, reverse: make_aval(x.shape, x.dtype), transpose=_sum_transpose, contracts=True)
-def cumulative_sum_along(x, *, axis, reverse):
-    folded = outer_inner(x.shape, axis)
-    out = np.empty(x.shape, x.dtype)
-    state = np.empty(folded[2], FLOAT64 if x.dtype.kind == "f" else x.dtype)
-    cumulative_sum_kernel(np.ascontiguousarray(x).reshape(folded), reverse, state, out.reshape(folded))
-    return out
+@array_call(
+    infer=lambda x, *, axis, reverse: make_aval(x.shape, x.dtype), transpose=_sum_transpose, contracts=True, wraps=True
+)
+def cumulative_sum_along(x, out, *, axis, reverse):
+    zero = 0.0 if x.dtype.kind == "f" else 0
+    return ArrayCall(cumulative_sum_kernel, (slabs(x, axis), zero, reverse, slabs(out, axis)), axes_alike(x, out))
 
 
 # --------------------------------------------------------------------------- cumulative product
@@ -108,18 +108,16 @@ def _product_jvp(tangents, out, x, *, axis, reverse):
     return recurrence(x, tangents[0] * before, axis=axis, reverse=reverse, lag=False)
 
 
-@host(infer=lambda x, *, axis, reverse: make_aval(x.shape, x.dtype), vjp=_product_vjp, jvp=_product_jvp)
-def cumulative_product(x, *, axis, reverse):
-    rows = rows_of(x, (axis,))
-    out = np.empty_like(rows)
-    kind = x.dtype.kind
-    cumulative_product_kernel(
-        rows if kind != "u" else rows.view(INT64),
-        1.0 if kind == "f" else 1,
-        reverse,
-        out if kind != "u" else out.view(INT64),
-    )
-    return from_rows(out, x.shape, (axis,))
+@array_call(
+    infer=lambda x, *, axis, reverse: make_aval(x.shape, x.dtype),
+    vjp=_product_vjp,
+    jvp=_product_jvp,
+    last="axis",
+    wraps=True,
+)
+def cumulative_product(x, out, *, axis, reverse):
+    one = 1.0 if x.dtype.kind == "f" else 1
+    return ArrayCall(cumulative_product_kernel, (rows(x), one, reverse, rows(out)), axes_alike(x, out))
 
 
 # --------------------------------------------------------------------------- linear recurrence
@@ -159,12 +157,15 @@ def _recurrence_jvp(tangents, out, a, b, *, axis, reverse, lag):
     return recurrence(a, pushed, axis=axis, reverse=reverse, lag=lag)
 
 
-@host(infer=lambda a, b, *, axis, reverse, lag: make_aval(a.shape, a.dtype), vjp=_recurrence_vjp, jvp=_recurrence_jvp)
-def recurrence(a, b, *, axis, reverse, lag):
-    rows = rows_of(a, (axis,))
-    out = np.empty_like(rows)
-    recurrence_kernel(rows, rows_of(b, (axis,)), reverse, lag, out)
-    return from_rows(out, a.shape, (axis,))
+@array_call(
+    infer=lambda a, b, *, axis, reverse, lag: make_aval(a.shape, a.dtype),
+    vjp=_recurrence_vjp,
+    jvp=_recurrence_jvp,
+    last="axis",
+)
+def recurrence(a, b, out, *, axis, reverse, lag):
+    equal = (*axes_alike(a, b), *axes_alike(a, out))
+    return ArrayCall(recurrence_kernel, (rows(a), rows(b), reverse, lag, rows(out)), equal)
 
 
 def exclusive_products_vjp(g: Value, x: Value) -> Value:

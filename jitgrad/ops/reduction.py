@@ -9,9 +9,12 @@ import numpy as np
 from jitgrad.core import scalar
 from jitgrad.core.aval import BOOL, FLOAT64, INT64, check_dtype, is_float, make_aval
 from jitgrad.core.dispatch import as_value
-from jitgrad.core.primitive import Value
+from jitgrad.core.primitive import ArrayCall, Operand, Value
 from jitgrad.errors import DtypeError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
+from jitgrad.ops.array_calls import axes_alike, rows
+from jitgrad.ops.array_calls import flat as flat_of
+from jitgrad.ops.array_primitives import array_call
 from jitgrad.ops.axes import dropped_shape, extent_of, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation, reduction
 from jitgrad.ops.linear import convert, flat, kept_shape, permute, reshape_to, spread, sum_over, wide
@@ -140,9 +143,10 @@ def floating(x: Value, dtype: Any, what: str) -> Value:
 
 
 @ArrayKernel
-def exclusive_products_kernel(x, before, out):
+def exclusive_products_kernel(x, out):
     """Products of all other elements of a row: what stands before times what stands behind."""
     n = x.shape[1]
+    before = np.empty(n)
     for r in range(x.shape[0]):
         product = 1.0
         for k in range(n):
@@ -164,21 +168,19 @@ def _exclusive_vjp(g: Value, out: Value, x: Value, *, axes: tuple[int, ...]) -> 
     order = (*(i for i in range(x.ndim) if i not in axes), *axes)
     back = tuple(np.argsort(order).tolist())
     n = extent_of(x.shape, axes)
-    rows = (x.size // n if n else 0, n)
+    folded = (x.size // n if n else 0, n)
 
     def flattened(v: Value) -> Value:
-        return reshape_to(permute(v, axes=order), shape=rows)
+        return reshape_to(permute(v, axes=order), shape=folded)
 
     found = exclusive_products_vjp(flattened(g), flattened(x))
     return (permute(reshape_to(found, shape=tuple(x.shape[i] for i in order)), axes=back),)
 
 
-@host(infer=lambda x, *, axes: make_aval(x.shape, x.dtype), vjp=_exclusive_vjp, jvp=_exclusive_jvp)
-def exclusive_products(x, *, axes):
-    rows = rows_of(x, axes)
-    out = np.empty_like(rows)
-    exclusive_products_kernel(rows, np.empty(rows.shape[1]), out)
-    return from_rows(out, x.shape, axes)
+@array_call(infer=lambda x, *, axes: make_aval(x.shape, x.dtype), vjp=_exclusive_vjp, jvp=_exclusive_jvp, last="axes")
+def exclusive_products(x, out, *, axes):
+    count = len(axes)
+    return ArrayCall(exclusive_products_kernel, (rows(x, count), rows(out, count)), axes_alike(x, out))
 
 
 @reduction(
@@ -269,9 +271,9 @@ def _average_expression(h, x, best, *, axes):
     expression=_share_expression,
 )
 def shared_at_extremum(g, x, best, *, axes):
-    rows = rows_of(x, axes)
-    out = np.empty(rows.shape, g.dtype)
-    share_kernel(flat(g), rows, flat(best), out)
+    folded = rows_of(x, axes)
+    out = np.empty(folded.shape, g.dtype)
+    share_kernel(flat(g), folded, flat(best), out)
     return from_rows(out, x.shape, axes)
 
 
@@ -410,25 +412,36 @@ def argmin_kernel(x, out):
         out[r] = at
 
 
-def _arg(kernel: ArrayKernel, x: Array, axes: tuple[int, ...]) -> Array:
-    rows = rows_of(x, axes)
-    out = np.empty(dropped_shape(x.shape, axes), np.int64)
-    kernel(rows.view(np.uint8) if x.dtype == BOOL else rows, out.reshape(-1))
-    return out
+@ArrayKernel
+def first_kernel(x, wanted, out):
+    """The first place of each row of booleans that is the wanted one; 0 where none is."""
+    for r in range(x.shape[0]):
+        out[r] = 0
+        for k in range(x.shape[1]):
+            if x[r, k] == wanted:
+                out[r] = k
+                break
+
+
+def _arg(kernel: ArrayKernel, x: Operand, out: Operand, axes: tuple[int, ...], extreme: bool) -> ArrayCall:
+    folded, places, equal = rows(x, len(axes)), flat_of(out), axes_alike(x, out, out.ndim)
+    if x.dtype == BOOL:
+        return ArrayCall(first_kernel, (folded, extreme, places), equal)
+    return ArrayCall(kernel, (folded, places), equal)
 
 
 def _arg_aval(x, *, axes):
     return make_aval(dropped_shape(x.shape, axes), INT64)
 
 
-@host(infer=_arg_aval, nondiff=True)
-def argmax_over(x, *, axes):
-    return _arg(argmax_kernel, x, axes)
+@array_call(infer=_arg_aval, nondiff=True, last="axes")
+def argmax_over(x, out, *, axes):
+    return _arg(argmax_kernel, x, out, axes, True)
 
 
-@host(infer=_arg_aval, nondiff=True)
-def argmin_over(x, *, axes):
-    return _arg(argmin_kernel, x, axes)
+@array_call(infer=_arg_aval, nondiff=True, last="axes")
+def argmin_over(x, out, *, axes):
+    return _arg(argmin_kernel, x, out, axes, False)
 
 
 def _arg_samples(rng: np.random.Generator) -> list[Call]:

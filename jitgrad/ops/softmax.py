@@ -12,14 +12,14 @@ import numpy as np
 
 from jitgrad.core import scalar
 from jitgrad.core.aval import make_aval
-from jitgrad.core.dispatch import as_value
+from jitgrad.core.dispatch import as_value, constant
 from jitgrad.core.primitive import Value
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.axes import dropped_shape, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation
 from jitgrad.ops.comparison import isinf
 from jitgrad.ops.elementwise import exp, log, log1p
-from jitgrad.ops.linear import convert, flat, spread, sum_over
+from jitgrad.ops.linear import convert, copy_of, expand, flat, spread, sum_over
 from jitgrad.ops.reduction import Axis, floating, kept, max_over, reduction_samples
 from jitgrad.ops.selection import where
 
@@ -46,7 +46,7 @@ def _top(x, axes):
 def _softmax_expression(x, *, axes, nothing):
     top = _top(x, axes)
     if top is None:
-        return None
+        return copy_of(x)
     weights = where(top == np.inf, convert(x == top, dtype=x.dtype), exp(x - top))
     shares = weights * spread(1.0 / sum_over(weights, axes=axes), x.shape, axes)
     return where(top == -np.inf, float("nan") if nothing is None else nothing, shares)
@@ -63,7 +63,7 @@ def _log_total(x, top, axes):
 def _logsumexp_expression(x, *, axes):
     top = _top(x, axes)
     if top is None:
-        return None
+        return expand(constant(-np.inf, x.dtype, x), shape=dropped_shape(x.shape, axes))
     best = max_over(x, axes=axes)
     return where(isinf(best), best, best + _log_total(x, top, axes)[0])
 
@@ -71,7 +71,7 @@ def _logsumexp_expression(x, *, axes):
 def _log_softmax_expression(x, *, axes):
     top = _top(x, axes)
     if top is None:
-        return None
+        return copy_of(x)
     total, ties = _log_total(x, top, axes)
     at_infinity = where(x == top, spread(0.0 - log(ties), x.shape, axes), -np.inf)
     return where(top == np.inf, at_infinity, (x - top) - spread(total, x.shape, axes))
@@ -183,7 +183,7 @@ def _shares_jvp(tangents, out, g, x, *, axes):
 
 def _shares_expression(g, x, *, axes):
     weights = _softmax_expression(x, axes=axes, nothing=0.0)
-    return None if weights is None else weights * spread(g, x.shape, axes)
+    return weights * spread(g, x.shape, axes)
 
 
 @host(

@@ -8,8 +8,11 @@ import numpy as np
 
 from jitgrad.core.aval import INT64, make_aval
 from jitgrad.core.dispatch import as_value
-from jitgrad.core.primitive import Value
+from jitgrad.core.primitive import ArrayCall, Operand, Value
 from jitgrad.errors import ArgumentError, ShapeError
+from jitgrad.kernels.kernel import ArrayKernel, KernelPart
+from jitgrad.ops.array_calls import axes_alike, slabs, whole
+from jitgrad.ops.array_calls import flat as flat_of
 from jitgrad.ops.axes import axis_of, flat_offsets, from_rows, rows_of
 from jitgrad.ops.blocks import Call, host, operation
 from jitgrad.ops.linear import gather, reshape_to, scatter_add
@@ -42,12 +45,92 @@ def _order(x: Array, axis: int, descending: bool, stable: bool) -> Array:
     return np.ascontiguousarray((rows.shape[1] - 1 - turned)[:, ::-1])
 
 
-@host(infer=lambda x, **_: make_aval(x.shape, INT64), nondiff=True)
+# As part of kernels: NumPy's algorithms are faster, but cannot be called there.
+
+
+@KernelPart
+def order_into(keys, order, spare, descending):
+    """The stable sorting permutation, by merging runs of doubled length; NaN is greatest."""
+    n = keys.size
+    for k in range(n):
+        order[k] = k
+    width = 1
+    while width < n:
+        for first in range(0, n, 2 * width):
+            middle = min(first + width, n)
+            last = min(first + 2 * width, n)
+            i = first
+            j = middle
+            for k in range(first, last):
+                later = i == middle
+                if i < middle and j < last:
+                    left = keys[order[i]]
+                    right = keys[order[j]]
+                    if descending:
+                        later = right > left or (right != right and left == left)  # noqa: PLR0124 (NaN)
+                    else:
+                        later = right < left or (left != left and right == right)  # noqa: PLR0124
+                if later:
+                    spare[k] = order[j]
+                    j += 1
+                else:
+                    spare[k] = order[i]
+                    i += 1
+        for k in range(n):
+            order[k] = spare[k]
+        width *= 2
+
+
+@ArrayKernel
+def order_kernel(x, out, descending, places):
+    """Where the elements along the middle axis are in order: on that axis, or in C order (``places``)."""
+    before, n, behind = x.shape
+    keys = np.empty(n, x.dtype)
+    order = np.empty(n, np.int64)
+    spare = np.empty(n, np.int64)
+    for o in range(before):
+        for i in range(behind):
+            for k in range(n):
+                keys[k] = x[o, k, i]
+            order_into(keys, order, spare, descending)
+            for k in range(n):
+                out[o, k, i] = (o * n + order[k]) * behind + i if places else order[k]
+
+
+@ArrayKernel
+def sort_kernel(x, out, descending):
+    """The elements along the middle axis in order."""
+    before, n, behind = x.shape
+    keys = np.empty(n, x.dtype)
+    order = np.empty(n, np.int64)
+    spare = np.empty(n, np.int64)
+    for o in range(before):
+        for i in range(behind):
+            for k in range(n):
+                keys[k] = x[o, k, i]
+            order_into(keys, order, spare, descending)
+            for k in range(n):
+                out[o, k, i] = keys[order[k]]
+
+
+def _order_call(x: Operand, out: Operand, axis: int, descending: bool, places: bool) -> ArrayCall:
+    return ArrayCall(order_kernel, (slabs(x, axis), slabs(out, axis), descending, places), axes_alike(x, out))
+
+
+@host(
+    infer=lambda x, **_: make_aval(x.shape, INT64),
+    nondiff=True,
+    call=lambda x, out, *, axis, descending, stable: _order_call(x, out, axis, descending, False),
+)
 def sorting_order(x, *, axis, descending, stable):
     return from_rows(_order(x, axis, descending, stable), x.shape, (axis,))
 
 
-@host(infer=lambda x, **_: make_aval(x.shape, INT64), nondiff=True)
+@host(
+    infer=lambda x, **_: make_aval(x.shape, INT64),
+    nondiff=True,
+    call=lambda x, out, *, axis, descending, stable: _order_call(x, out, axis, descending, True),
+)
 def sorting_positions(x, *, axis, descending, stable):
     """The same permutation as places in C order, for a gather."""
     order = _order(x, axis, descending, stable)
@@ -61,6 +144,9 @@ def sorting_positions(x, *, axis, descending, stable):
     # values alone are sorted much faster than places, which only derivatives need
     vjp=lambda g, out, x, **params: (scatter_add(g, sorting_positions(x, **params), shape=x.shape),),
     jvp=lambda tangents, out, x, **params: gather(tangents[0], sorting_positions(x, **params)),
+    call=lambda x, out, *, axis, descending, stable: ArrayCall(
+        sort_kernel, (slabs(x, axis), slabs(out, axis), descending), axes_alike(x, out)
+    ),
 )
 def sorted_values(x, *, axis, descending, stable):
     rows = np.sort(rows_of(x, (axis,)), axis=1)
@@ -135,7 +221,33 @@ def argsort(x: Any, axis: Axis = -1, *, descending: bool = False, stable: bool =
 # --------------------------------------------------------------------------- searching
 
 
-@host(infer=lambda x, values, *, side: make_aval(values.shape, INT64), nondiff=True)
+@ArrayKernel
+def search_kernel(x, values, out, right):
+    """By halving; NaN is greatest."""
+    for i in range(values.size):
+        value = values[i]
+        low = 0
+        high = x.size
+        while low < high:
+            middle = (low + high) // 2
+            at = x[middle]
+            below = at < value or (value != value and at == at)  # noqa: PLR0124
+            if right:
+                below = not (value < at or (at != at and value == value))  # noqa: PLR0124
+            if below:
+                low = middle + 1
+            else:
+                high = middle
+        out[i] = low
+
+
+@host(
+    infer=lambda x, values, *, side: make_aval(values.shape, INT64),
+    nondiff=True,
+    call=lambda x, values, out, *, side: ArrayCall(
+        search_kernel, (whole(x), flat_of(values), flat_of(out), side == "right"), axes_alike(values, out)
+    ),
+)
 def search(x, values, *, side):
     return np.asarray(np.searchsorted(x, values, side=side), np.int64)
 

@@ -8,15 +8,27 @@ import numpy as np
 
 from jitgrad.core import scalar
 from jitgrad.core.aval import INT64, make_aval
-from jitgrad.core.dispatch import as_value, wrap
-from jitgrad.core.primitive import Value
+from jitgrad.core.dispatch import as_value, constant, wrap
+from jitgrad.core.primitive import ArrayCall, Folded, Value
 from jitgrad.errors import ArgumentError, NotDifferentiableError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
+from jitgrad.ops.array_calls import slabs
 from jitgrad.ops.axes import dropped_shape, extent_of, flat_offsets, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation, primitive_of
 from jitgrad.ops.comparison import equal
-from jitgrad.ops.elementwise import sqrt
-from jitgrad.ops.linear import expand, flat, gather, kept_shape, reshape_to, slice_view, spread, sum_over
+from jitgrad.ops.elementwise import floor_divide, remainder, sqrt
+from jitgrad.ops.linear import (
+    copy_of,
+    expand,
+    flat,
+    gather,
+    kept_shape,
+    permute,
+    reshape_to,
+    slice_view,
+    spread,
+    sum_over,
+)
 from jitgrad.ops.reduction import (
     Axis,
     floating,
@@ -26,6 +38,7 @@ from jitgrad.ops.reduction import (
     sum,
 )
 from jitgrad.ops.selection import maximum, where
+from jitgrad.ops.sorting import order_into
 
 __all__ = [
     "average",
@@ -92,30 +105,28 @@ def _centered(x: Array, axes: tuple[int, ...], factor: Array | None) -> Array:
 
 def _center_expression(x, *, axes):
     if not x.size:
-        return None
+        return copy_of(x)
     first = slice_view(x, index=tuple([0 if i in axes else (None, None, None) for i in range(x.ndim)]))
     distance = x - spread(first, x.shape, axes)
     return distance - spread(mean_over(distance, axes=axes), x.shape, axes)
 
 
 def _scaled_center_expression(factor, x, *, axes):
-    centered = _center_expression(x, axes=axes)
-    return None if centered is None else centered * spread(factor, x.shape, axes)
+    return _center_expression(x, axes=axes) * spread(factor, x.shape, axes)
 
 
 def _variance_expression(x, *, axes, correction):
     count = extent_of(x.shape, axes)
+    if count <= correction:
+        return _not_a_number(x, axes)
     centered = _center_expression(x, axes=axes)
-    if centered is None or count <= correction:
-        return None
     rest = sum_over(centered, axes=axes)
     squares = sum_over(centered * centered, axes=axes) - rest * rest / float(count)
     return maximum(squares, 0.0) / float(count - correction)
 
 
 def _deviation_expression(x, *, axes, correction):
-    variance = _variance_expression(x, axes=axes, correction=correction)
-    return None if variance is None else sqrt(variance)
+    return sqrt(_variance_expression(x, axes=axes, correction=correction))
 
 
 def _center_transpose(g, x, *, axes):
@@ -266,26 +277,89 @@ def std(
 # --------------------------------------------------------------------------- order statistics
 
 
+@ArrayKernel
+def ranked_kernel(x, ranks, out):
+    """As ``ranked_positions``, over the middle axis."""
+    before, n, behind = x.shape
+    keys = np.empty(n, x.dtype)
+    order = np.empty(n, np.int64)
+    spare = np.empty(n, np.int64)
+    for o in range(before):
+        for i in range(behind):
+            for k in range(n):
+                keys[k] = x[o, k, i]
+            order_into(keys, order, spare, False)
+            highest = order[n - 1]
+            for q in range(len(ranks)):
+                at = order[ranks[q]] if keys[highest] == keys[highest] else highest
+                out[q, o, i] = (o * n + at) * behind + i
+
+
+def _ranked_call(x, out, *, axes, ranks):
+    first = axes[0] if axes else 0
+    if axes != tuple(range(first, first + len(axes))):
+        return None
+    equal = tuple(((0, i if i < first else i + len(axes)), (1, i + 1)) for i in range(out.ndim - 1))
+    places = Folded(1, ((0,), tuple(range(1, first + 1)), tuple(range(first + 1, out.ndim))))
+    return ArrayCall(ranked_kernel, (slabs(x, first, len(axes)), ranks, places), equal)
+
+
+def _ranked_expression(x, *, axes, ranks):
+    """Over axes that are not neighbours: with these moved to the end; positions are counted in the old order again."""
+    if not axes or axes == tuple(range(axes[0], axes[-1] + 1)):
+        return None
+    order = (*(i for i in range(x.ndim) if i not in axes), *axes)
+    moved = permute(x, axes=order)
+    found = ranked_positions(moved, axes=tuple(range(x.ndim - len(axes), x.ndim)), ranks=ranks)
+    total = None
+    for k, i in enumerate(order):
+        stride, old = (
+            extent_of(moved.shape, tuple(range(k + 1, x.ndim))),
+            extent_of(x.shape, tuple(range(i + 1, x.ndim))),
+        )
+        part = remainder(floor_divide(found, stride), int(x.shape[i])) * old
+        total = part if total is None else total + part
+    return total
+
+
+_FEW_RANKS, _FEW_ELEMENTS = 8, 64
+
+
+def _ranked(rows: Array, ranks: tuple[int, ...]) -> Array:
+    """Where the elements of given ranks are in each row, as a stable sort has them; the last NaN where there is one."""
+    last = rows.shape[1] - 1
+    number = np.arange(len(rows))[:, None]
+    if len(ranks) <= _FEW_RANKS and last >= _FEW_ELEMENTS:
+        order = np.argpartition(rows, sorted({*ranks, last}), axis=1)
+        chosen = order[:, ranks]
+        values = rows[number, chosen]
+        # which of equal elements it finds is anyone's guess, and of several NaN as well
+        alone = all(np.count_nonzero(rows == values[:, k : k + 1]) == len(rows) for k in range(len(ranks)))
+        if alone and not np.isnan(rows[number, order[:, last:]]).any():
+            return chosen
+    order = np.argsort(rows, axis=1, kind="stable")
+    chosen, highest = order[:, ranks], order[:, last:]
+    return np.where(np.isnan(rows[number, highest]), highest, chosen)
+
+
 @host(
     infer=lambda x, *, axes, ranks: make_aval((len(ranks), *dropped_shape(x.shape, axes)), INT64),
     nondiff=True,
+    call=_ranked_call,
+    expression=_ranked_expression,
 )
 def ranked_positions(x, *, axes, ranks):
-    """Where, in C order, the elements of given ranks over the axes are; the place of a NaN where there is one."""
+    """Where, in C order, the elements of given ranks over the axes are (equal ones count in that order); the place of the
+    last NaN where there is one."""
     rows = rows_of(x, axes)
-    last = rows.shape[1] - 1
-    order = np.argpartition(rows, sorted({*ranks, last}), axis=1)  # NaN is greatest
-    chosen = order[:, ranks]
-    if x.dtype.kind == "f" and rows.size:
-        highest = order[:, last:]
-        chosen = np.where(np.isnan(np.take_along_axis(rows, highest, 1)), highest, chosen)
+    chosen = _ranked(rows, ranks)
     others = tuple(i for i in range(x.ndim) if i not in axes)
     found = flat_offsets(x.shape, axes)[chosen] + flat_offsets(x.shape, others)[:, None]
     return np.ascontiguousarray(found.T).reshape(len(ranks), *dropped_shape(x.shape, axes))
 
 
 def _not_a_number(x: Value, axes: tuple[int, ...]) -> Value:
-    return expand(wrap(np.full((), np.nan, x.dtype)), shape=dropped_shape(x.shape, axes))
+    return expand(constant(np.nan, x.dtype, x), shape=dropped_shape(x.shape, axes))
 
 
 @operation(samples=reduction_samples)
@@ -363,7 +437,7 @@ def quantile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Va
     n = extent_of(x.shape, axes)
     rest = kept_shape(x.shape, axes) if keepdims else dropped_shape(x.shape, axes)
     if n == 0:
-        return expand(wrap(np.full((), np.nan, x.dtype)), shape=(*wanted.shape, *rest))
+        return expand(constant(np.nan, x.dtype, x), shape=(*wanted.shape, *rest))
     places = wanted.reshape(-1).astype(np.float64) * (n - 1)
     below = np.floor(places).astype(np.int64)
     above = np.minimum(below + 1, n - 1)

@@ -1,0 +1,142 @@
+"""Primitives that are defined by the call of an array kernel: one description, run eagerly and as part of kernels."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from jitgrad.core.aval import INT64, ShapedArray, make_aval
+from jitgrad.core.linalg_errors import LinAlgError
+from jitgrad.core.primitive import ArrayCall, Folded, Primitive, Value
+from jitgrad.kernels.kernel import kernel_mode
+from jitgrad.ops.array_calls import operands
+from jitgrad.ops.blocks import host
+from jitgrad.ops.linear import permute
+
+__all__ = ["array_call"]
+
+Array = np.ndarray[Any, Any]
+Describe = Callable[..., ArrayCall]
+Infer = Callable[..., Sequence[ShapedArray] | ShapedArray]
+
+_MOST_RUNNERS: Final = 1024  # a primitive; making one costs microseconds
+
+
+@functools.lru_cache(4096)
+def _last(ndim: int, axes: int | tuple[int, ...]) -> tuple[tuple[int, ...], Any] | None:
+    """The order of axes in which the given ones come last, and what they then are; None where they do already."""
+    chosen = axes if isinstance(axes, tuple) else (axes,)
+    order = (*(i for i in range(ndim) if i not in chosen), *chosen)
+    if order == tuple(range(ndim)):
+        return None
+    return order, tuple(range(ndim - len(chosen), ndim)) if isinstance(axes, tuple) else ndim - 1
+
+
+def _runner(
+    describe: Describe, infer: Infer, last: str | None, wraps: bool, arrays: Sequence[Array], params: Any
+) -> Callable[..., Any]:
+    """A function that runs a described call on arrays of these shapes and dtypes, written out as source."""
+    avals = [make_aval(a.shape, a.dtype) for a in arrays]
+    ndim = len(avals[0].shape)
+    moved = _last(ndim, params[last]) if last else None
+    order = back = None
+    if moved is not None:
+        order, axes = moved
+        back = tuple(np.argsort(order).tolist())
+        params = {**params, last: axes}
+        avals = [make_aval(tuple([a.shape[i] for i in order]), a.dtype) for a in avals]
+    found = infer(*avals, **params)
+    results = [found] if isinstance(found, ShapedArray) else list(found)
+    call = describe(*operands([*avals, *results]), **params)
+    names = [*(f"a{k}" for k in range(len(avals))), *(f"r{k}" for k in range(len(results)))]
+    turned = "" if order is None else f".transpose({order})"
+    lines = [f"{n} = contiguous({n}{turned})" for n in names[: len(avals)]]
+    if order is None:
+        lines = [f"if not {n}.flags.c_contiguous: {n} = contiguous({n})" for n in names[: len(avals)]]
+    space: dict[str, Any] = {"contiguous": np.ascontiguousarray, "empty": np.empty, "int64": INT64}
+    for k, aval in enumerate(results):
+        space[f"dtype{k}"] = aval.dtype
+        lines.append(f"r{k} = empty({aval.shape}, dtype{k})")
+    texts = []
+    for k, argument in enumerate(call.arguments):
+        if type(argument) is not Folded:
+            space[f"number{k}"] = argument
+            texts.append(f"number{k}")
+            continue
+        aval = [*avals, *results][argument.position]
+        shape = tuple([math.prod([aval.shape[i] for i in g]) for g in argument.groups])
+        text = names[argument.position]
+        text += f".reshape({shape})" if shape != aval.shape else ""
+        texts.append(text + (".view(int64)" if wraps and aval.dtype.kind == "u" else ""))
+    made = [
+        f"contiguous(r{k}.transpose({back}))" if back is not None and len(a.shape) == ndim else f"r{k}"
+        for k, a in enumerate(results)
+    ]
+    lines.append(f"return {made[0]}" if isinstance(found, ShapedArray) else f"return {', '.join(made)}")
+    lines.insert(-1, f"entry({', '.join(texts)})")
+    lines.insert(-2, f"if entry is None: entry = find({', '.join(texts)})")
+    text = "\n".join([f"def run({', '.join(names[: len(avals)])}):", "    global entry", *(f"    {n}" for n in lines)])
+    space.update(entry=None, find=call.kernel.entry_for)
+    exec(text, space)
+    return space["run"]  # type: ignore[no-any-return]
+
+
+def array_call(
+    *, infer: Infer, called: str = "", last: str | None = None, wraps: bool = False, **rules: Any
+) -> Callable[[Describe], Primitive]:
+    """Define a primitive by the call of an array kernel: the decorated function, of operands, results and parameters,
+    describes it. It runs on its own and as part of kernels alike.
+
+    ``called``: how messages of linear algebra name the operation. ``last`` names the parameter with the axis or axes that
+    the kernel runs over: the description may take for granted that they are the last ones. ``wraps``: the kernel only
+    adds and multiplies, so that unsigned 64-bit integers may be given to it as signed ones. The rest as for ``host``.
+    """
+
+    def decorate(describe: Describe) -> Primitive:
+        runners: dict[Any, Callable[..., Any]] = {}
+
+        @functools.wraps(describe)
+        def run(*arrays: Array, **params: Any) -> Any:
+            key: list[Any] = [kernel_mode()]
+            for a in arrays:
+                key += (a.shape, a.dtype)
+            found = (*key, *params.items())
+            runner = runners.get(found)
+            if runner is None:
+                if len(runners) >= _MOST_RUNNERS:
+                    runners.clear()
+                runner = runners[found] = _runner(describe, infer, last, wraps, arrays, params)
+            try:
+                return runner(*arrays)
+            except LinAlgError as error:
+                raise type(error)(f"{called or describe.__name__} of shape {arrays[0].shape}: {error}") from None
+
+        def call(*values: Any, **params: Any) -> ArrayCall | None:
+            moved = last is not None and _last(values[0].ndim, params[last])
+            return None if moved else describe(*values, **params)
+
+        def expression(*values: Value, **params: Any) -> Any:
+            assert last is not None
+            moved = _last(values[0].ndim, params[last])
+            if moved is None:
+                return None
+            order, params[last] = moved
+            found = primitive(*(permute(v, axes=order) for v in values), **params)
+            back = tuple(np.argsort(order).tolist())
+            made = [permute(v, axes=back) if v.ndim == len(order) else v for v in _several(found)]
+            return tuple(made) if primitive.outputs > 1 else made[0]
+
+        if last is not None:
+            rules["expression"] = expression
+        primitive = host(infer=infer, call=call, **rules)(run)
+        return primitive
+
+    return decorate
+
+
+def _several(found: Any) -> Sequence[Value]:
+    return found if isinstance(found, tuple) else (found,)
