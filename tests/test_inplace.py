@@ -1056,6 +1056,17 @@ class TestAugmentedItems:
         assert c.tolist() == [11.0, 12.0, 9.0]
         assert x.grad.tolist() == [3.0, 5.0, 9.0]  # 2 x, and 1, 1, 3
 
+    def test_values_kept_for_backward_stay_without_grad(self) -> None:
+        x = jg.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        c = x * 1.0
+        y = c * c
+        with jg.no_grad():
+            c[0:2] += 10.0
+            c[2] *= 3.0
+        y.sum().backward()
+        assert c.tolist() == [11.0, 12.0, 9.0]
+        assert x.grad.tolist() == [2.0, 4.0, 6.0]
+
     def test_rows_columns_and_masks(self) -> None:
         x = jg.tensor(np.ones((2, 3)), requires_grad=True)
         c = x * 2.0

@@ -221,6 +221,7 @@ class Programs(RuleBasedStateMachine):
         dual.j.reshape(v.size, COLUMNS)[:, dual.columns] = np.eye(v.size)
         dual.leaf = True
         self.leaves.append((tensor, dual.columns))
+        dual.memory.tensors += 1  # the list of leaves keeps it when it is forgotten
         self.items.append((tensor, dual))
 
     def write(

@@ -128,6 +128,7 @@ def _overlap(array: np.ndarray[Any, Any], write: Write) -> bool:
     if write.layout is None:
         return True
     try:
-        return np.shares_memory(array, np.asarray(_Layout(write.layout)), max_work=_MOST_WORK)
+        written = np.asarray(_Layout(write.layout))
+        return np.shares_memory(array, written, max_work=_MOST_WORK)  # type: ignore[arg-type]  # any number will do
     except np.exceptions.TooHardError:
         return True
