@@ -210,7 +210,7 @@ class Builder:
                 name = draw(st.sampled_from(sorted(UNARY)))
                 self.emit(name, (i,), None, UNARY[name][2](bound))
             case "binary" | "where" | "choose":
-                k = self.partner(shape)
+                k = self.partner(i)
                 a, b = (i, k) if draw(st.booleans()) else (k, i)
                 if kind == "binary":
                     name = draw(st.sampled_from(sorted(BINARY)))
@@ -269,16 +269,16 @@ class Builder:
                 extra = (axis, draw(st.booleans()))
                 self.emit(kind, (i,), extra, bound * (over if kind == "sum" else 1))
 
-    def partner(self, shape: tuple[int, ...]) -> int:
-        """A value that broadcasts with this shape to something small."""
+    def partner(self, i: int) -> int:
+        """A value that broadcasts with this one to something small; itself if there is no other."""
 
         def fits(other: tuple[int, ...]) -> bool:
             try:
-                return int(np.prod(np.broadcast_shapes(shape, other), dtype=int)) <= 24
+                return int(np.prod(np.broadcast_shapes(self.shapes[i], other), dtype=int)) <= 24
             except ValueError:
                 return False
 
-        return self.draw(st.sampled_from([k for k, s in enumerate(self.shapes) if fits(s)]))
+        return self.draw(st.sampled_from([k for k, s in enumerate(self.shapes) if k == i or fits(s)]))
 
 
 @st.composite

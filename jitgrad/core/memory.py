@@ -16,15 +16,20 @@ import numpy as np
 __all__ = ["Exported", "Write", "any_writes", "log_write", "overwritten", "owner"]
 
 _MOST_WRITES: Final = 64
+_MOST_WORK: Final = 10_000  # candidate solutions, when looking for a common element
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write: when (on the clock of recordings), which bytes, by which operation, where in the user's code."""
+    """One write: when (on the clock of recordings), which bytes, by which operation, where in the user's code.
+
+    ``layout``: the elements between the bounds, as an array interface; None: take it that all of them were written.
+    """
 
     tick: int
     low: int
     high: int
+    layout: dict[str, Any] | None
     operation: str
     shape: tuple[int, ...]
     version: int
@@ -87,23 +92,43 @@ def log_write(array: np.ndarray[Any, Any], operation: str, tick: int, version: i
             reference = memory
         log = _logs[key] = _Log(reference)
     low, high = np.lib.array_utils.byte_bounds(array)
+    layout: dict[str, Any] | None = array.__array_interface__
     writes = log.writes
-    if writes and writes[-1].low == low and writes[-1].high == high:
-        writes.pop()  # the same bytes again: only the last write counts
+    if writes and writes[-1].layout == layout:
+        writes.pop()  # the same elements again: only the last write counts
     elif len(writes) >= _MOST_WRITES:
         low = min(low, *(w.low for w in writes))
         high = max(high, *(w.high for w in writes))
+        layout = None
         writes.clear()
-    writes.append(Write(tick, low, high, operation, array.shape, version, where))
+    writes.append(Write(tick, low, high, layout, operation, array.shape, version, where))
 
 
 def overwritten(array: np.ndarray[Any, Any], tick: int) -> Write | None:
-    """The last write to bytes of ``array`` after ``tick``, if there was one."""
+    """The last write to elements of ``array`` after ``tick``, if there was one."""
     log = _logs.get(id(owner(array)))
     if log is None or log.writes[-1].tick < tick:
         return None
     low, high = np.lib.array_utils.byte_bounds(array)
     for write in reversed(log.writes):
-        if write.tick > tick and write.low < high and low < write.high:
+        if write.tick > tick and write.low < high and low < write.high and _overlap(array, write):
             return write
     return None
+
+
+class _Layout:
+    """An array interface by itself, for NumPy to look at; the memory is never read through it."""
+
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
+
+
+def _overlap(array: np.ndarray[Any, Any], write: Write) -> bool:
+    """Whether an element of ``array`` was written, or that would take long to find out."""
+    if write.layout is None:
+        return True
+    try:
+        written = np.asarray(_Layout(write.layout))
+        return np.shares_memory(array, written, max_work=_MOST_WORK)  # type: ignore[arg-type]  # any number will do
+    except np.exceptions.TooHardError:
+        return True

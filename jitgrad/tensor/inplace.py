@@ -291,8 +291,15 @@ def set_item(target: Tensor, index: Any, value: Any) -> None:
         target._value[np.unravel_index(positions, target.shape)] = fitted._value
     elif positions.size:  # NumPy's index for no axes
         target._value[...] = fitted._value.reshape(())
-    _finish(target, operation, target._value if logged else None)
+    _finish(target, operation, target._value[_around(positions, target.shape)] if logged and positions.size else None)
     _follow(target, edge, slot)
+
+
+def _around(positions: np.ndarray[Any, Any], shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The index of the smallest box with all of the flat positions."""
+    if not shape:
+        return (...,)
+    return (*(slice(int(i.min()), int(i.max()) + 1) for i in np.unravel_index(positions, shape)), ...)
 
 
 def _follow(target: Tensor, edge: Any, slot: int) -> None:

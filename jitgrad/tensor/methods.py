@@ -142,7 +142,7 @@ def _augmented(
         result = forward(self, other)
         if result is NotImplemented:
             return NotImplemented
-        if self._chain and is_held(self) and _is_stored_next(sys._getframe(1)):
+        if (self._chain or self._no_grad_view) and is_held(self) and _is_stored_next(sys._getframe(1)):
             return result  # `c[i] += v`: the base is written next, and may then keep its old memory for backward
         return assign(self, result, f"{symbol}=", fresh=True)
 
