@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -15,7 +16,7 @@ from benchmarks.sections import CASES, SECTIONS, Measurement, Plan
 from benchmarks.session import THREAD_VARIABLES
 from benchmarks.timer import Effort
 
-_FULL = Effort(rounds=40, seconds=2.0, batch=0.004, fresh=5, patience=300.0)
+_FULL = Effort(rounds=40, seconds=2.0, batch=0.004, fresh=5, patience=120.0)
 _QUICK = Effort(rounds=15, seconds=0.25, batch=0.002, fresh=2, patience=20.0)
 _LONG_TO_COMPILE = ("torch.compile", "pytensor")  # not in a quick run, unless they are asked for
 
@@ -69,9 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for key, value in about.items():
             parts = [f"{k} {v}" for k, v in value.items()] if isinstance(value, dict) else value
             print(f"{key}: {', '.join(parts) or 'none' if isinstance(parts, list) else parts}", flush=True)
-        for section in options.sections or SECTIONS:
-            found += SECTIONS[section](plan)
-            report.save(options.json, found, about)
+        with contextlib.suppress(KeyboardInterrupt):  # what there is, is reported
+            for section in options.sections or SECTIONS:
+                for measurement in SECTIONS[section](plan):
+                    found.append(measurement)
+                    report.save(options.json, found, about)
     lines = [*report.tables(found), *report.target_table(found), *(report.compare(before, found) if before else [])]
     print(
         "\njitgrad's figure, then for each other library: jitgrad's as a part of its own (its own). Medians.",

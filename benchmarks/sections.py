@@ -94,12 +94,10 @@ def _value(workload: Workload) -> float | None:
     return float(workload.function(_NUMPY, *workload.arguments()))
 
 
-def _eager(plan: Plan) -> list[Measurement]:
-    found = []
+def _eager(plan: Plan) -> Iterator[Measurement]:
     for name, case in plan.cases("eager", EAGER):
         figures = plan.race(case, plan.chosen("jitgrad", "torch", "autograd", "mygrad"))
-        found += _measurements("eager", name, "us", 1e6, figures)
-    return found
+        yield from _measurements("eager", name, "us", 1e6, figures)
 
 
 def _workloads(
@@ -108,33 +106,29 @@ def _workloads(
     plan: Plan,
     libraries: Sequence[type[Library]],
     quick: Sequence[str] | None = None,
-) -> list[Measurement]:
-    found = []
+) -> Iterator[Measurement]:
     for name, case in plan.cases(section, table, quick):
-        found += _measurements(section, name, "us", 1e6, plan.race(case, libraries, _value(case)))
-    return found
+        yield from _measurements(section, name, "us", 1e6, plan.race(case, libraries, _value(case)))
 
 
-def _calls(plan: Plan) -> list[Measurement]:
+def _calls(plan: Plan) -> Iterator[Measurement]:
     return _workloads("calls", CALLS, plan, plan.libraries)
 
 
-def _throughput(plan: Plan) -> list[Measurement]:
+def _throughput(plan: Plan) -> Iterator[Measurement]:
     return _workloads("throughput", WORKLOADS, plan, plan.libraries)
 
 
-def _values(plan: Plan) -> list[Measurement]:
+def _values(plan: Plan) -> Iterator[Measurement]:
     table = {name: w.value() for name, w in WORKLOADS.items() if w.task == "value_and_grad"}
     return _workloads("value", table, plan, plan.chosen("jitgrad", "jax"), _QUICK_VALUES)
 
 
-def _scaling(plan: Plan) -> list[Measurement]:
-    found = []
+def _scaling(plan: Plan) -> Iterator[Measurement]:
     for name, n in plan.cases("scaling", SIZES, quick=("n=1e2", "n=1e4", "n=1e6")):
         case = chain_of(n)
         figures = plan.race(case, plan.chosen("jitgrad", "limit", "jax", "torch"), _value(case))
-        found += _measurements("scaling", name, "ns/element", 1e9 / n, figures)
-    return found
+        yield from _measurements("scaling", name, "ns/element", 1e9 / n, figures)
 
 
 # --------------------------------------------------------------------------- what takes a process each time
@@ -155,27 +149,25 @@ def _first_gradient(library: type[Library], case: Any, patience: float, cache: s
         return session.load() + session.prepare(case)
 
 
-def _imports(plan: Plan) -> list[Measurement]:
-    found = []
+def _imports(plan: Plan) -> Iterator[Measurement]:
     fresh, patience = plan.effort.fresh, plan.effort.patience
     for _ in plan.cases("import", {"import": None}):
         peers = plan.chosen("jitgrad", "jax", "torch") if plan.quick else plan.libraries
         modules = {"numpy": "numpy"} | {p.name: p.module for p in peers if p.name not in ("limit", "torch.compile")}
         readers = {name: partial(_import_seconds, module) for name, module in modules.items()}
         in_turn(readers, 1)  # files are read and byte code is written
-        found += _measurements("import", "import", "s", 1.0, in_turn(readers, fresh))
+        yield from _measurements("import", "import", "s", 1.0, in_turn(readers, fresh))
     cases: dict[str, tuple[Any, list[type[Library]]]] = {
         "first_gradient": (WORKLOADS["rosenbrock"], plan.chosen("jitgrad", "jax", "torch")),
         "first_eager_gradient": (EAGER["ten_multiplies_backward"], plan.chosen("jitgrad", "torch", "autograd")),
     }
     for name, (case, peers) in plan.cases("import", cases, quick=("first_gradient",)):
         cold = {p.name: partial(_first_gradient, p, case, patience, None) for p in peers}
-        found += _measurements("import", f"{name}_cold", "s", 1.0, in_turn(cold, fresh))
+        yield from _measurements("import", f"{name}_cold", "s", 1.0, in_turn(cold, fresh))
         with tempfile.TemporaryDirectory() as cache:
             warm = {p.name: partial(_first_gradient, p, case, patience, cache) for p in plan.chosen("jitgrad")}
             in_turn(warm, 1)
-            found += _measurements("import", f"{name}_warm", "s", 1.0, in_turn(warm, fresh))
-    return found
+            yield from _measurements("import", f"{name}_warm", "s", 1.0, in_turn(warm, fresh))
 
 
 def _first_call(library: type[Library], workload: Workload, patience: float, cache: str) -> tuple[float, float]:
@@ -185,9 +177,8 @@ def _first_call(library: type[Library], workload: Workload, patience: float, cac
         return fixed, session.prepare(workload) - session.time(1)
 
 
-def _compile(plan: Plan) -> list[Measurement]:
+def _compile(plan: Plan) -> Iterator[Measurement]:
     peers = plan.chosen("jitgrad") if plan.quick else plan.chosen("jitgrad", "jax", "pytensor", "torch.compile")
-    found = []
     fixed: dict[tuple[str, str], list[float]] = {}
     for name, workload in plan.cases("compile", WORKLOADS, quick=("rosenbrock", "chain", "tiny_mlp")):
         for library in peers:
@@ -206,14 +197,12 @@ def _compile(plan: Plan) -> list[Measurement]:
                         problem = str(error)
                     if firsts or problem:
                         figure = Figure(problem=problem) if problem else Figure.of(firsts)
-                        found += _measurements("compile", f"{name}_{state}", "s", 1.0, {library.name: figure})
+                        yield from _measurements("compile", f"{name}_{state}", "s", 1.0, {library.name: figure})
     for (library_name, state), readings in fixed.items():
-        found += _measurements("compile", f"loading_{state}", "s", 1.0, {library_name: Figure.of(readings)})
-    return found
+        yield from _measurements("compile", f"loading_{state}", "s", 1.0, {library_name: Figure.of(readings)})
 
 
-def _memory(plan: Plan) -> list[Measurement]:
-    found = []
+def _memory(plan: Plan) -> Iterator[Measurement]:
     cases = {name: WORKLOADS[name] for name in ("chain", "mlp")}
     for name, case in plan.cases("memory", cases):
 
@@ -225,21 +214,18 @@ def _memory(plan: Plan) -> list[Measurement]:
 
         peers = plan.chosen("jitgrad", "jax", "torch", *(() if plan.quick else ("limit", "autograd")))
         readers = {p.name: partial(peak, p) for p in peers}
-        found += _measurements("memory", name, "MB", 1.0, in_turn(readers, 1))
-    return found
+        yield from _measurements("memory", name, "MB", 1.0, in_turn(readers, 1))
 
 
-def _threads(plan: Plan) -> list[Measurement]:
-    found = []
+def _threads(plan: Plan) -> Iterator[Measurement]:
     one_and_two = plan.chosen("jitgrad") and [JitGrad, JitGradTwoThreads]
     for name, case in plan.cases("threads", {"chain_1e7": chain_of(10_000_000)}):
         with contextlib.ExitStack() as stack:
             sessions = {p.name: stack.enter_context(Session(p, cores=CORES)) for p in one_and_two}
-            found += _measurements("threads", name, "us", 1e6, race(case, sessions, plan.effort))
-    return found
+            yield from _measurements("threads", name, "us", 1e6, race(case, sessions, plan.effort))
 
 
-SECTIONS: dict[str, Callable[[Plan], list[Measurement]]] = {
+SECTIONS: dict[str, Callable[[Plan], Iterator[Measurement]]] = {
     "import": _imports,
     "eager": _eager,
     "calls": _calls,
