@@ -88,6 +88,24 @@ def in_turn(readers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str
     return {n: Figure(problem=problems[n]) if n in problems else Figure.of(readings[n]) for n in readers}
 
 
+class _Reader:
+    """The readings of one session: as many calls in each as fill a batch, in as many rounds as there is time for."""
+
+    def __init__(self, session: Session, effort: Effort) -> None:
+        one = session.time(1)
+        if one < effort.batch:
+            one = min(session.time(3) for _ in range(2))
+        self._session = session
+        self._repeat = max(1, int(effort.batch / one))
+        self._share = min(1.0, max(3.0, effort.seconds / (one * self._repeat)) / effort.rounds)
+        self.readings: list[float] = []
+
+    def read(self, turn: int) -> None:
+        """Take part in a round; slow libraries sit out most."""
+        if int((turn + 1) * self._share + 1e-9) > len(self.readings):
+            self.readings.append(self._session.time(self._repeat))
+
+
 def race(case: Case, sessions: Mapping[str, Session], effort: Effort, value: float | None = None) -> dict[str, Figure]:
     """Seconds per call of a case in every library that can do it and agrees on the results."""
     figures: dict[str, Figure] = {}
@@ -99,18 +117,14 @@ def race(case: Case, sessions: Mapping[str, Session], effort: Effort, value: flo
         except SessionError as error:
             figures[name] = Figure(problem=str(error))
     figures |= {name: Figure(problem=problem) for name, problem in disagreements(results, value).items()}
-    running = {name: sessions[name] for name in results if name not in figures}
-    plans: dict[str, tuple[int, int]] = {}
-    for name, session in running.items():
-        one = session.time(1)
-        if one < effort.batch:
-            one = min(session.time(3) for _ in range(2))
-        repeat = max(1, int(effort.batch / one))
-        rounds = min(effort.rounds, max(3, int(effort.seconds / (one * repeat))))
-        plans[name] = repeat, rounds
-    readings: dict[str, list[float]] = {name: [] for name in running}
+    readers: dict[str, _Reader] = {}
     for turn in range(effort.rounds):
-        for name, (repeat, rounds) in plans.items():
-            if (turn + 1) * rounds // effort.rounds > turn * rounds // effort.rounds:  # slow ones sit out most rounds
-                readings[name].append(running[name].time(repeat))
-    return figures | {name: Figure.of(readings[name]) for name in running}
+        for name in results:
+            if name not in figures:
+                try:
+                    if name not in readers:
+                        readers[name] = _Reader(sessions[name], effort)
+                    readers[name].read(turn)
+                except SessionError as error:
+                    figures[name] = Figure(problem=str(error))
+    return figures | {name: Figure.of(r.readings) for name, r in readers.items() if name not in figures}
