@@ -2,7 +2,7 @@
 
 A library is imported when its class is instantiated, in a process of its own (:mod:`benchmarks.session`). Its methods
 are named by the tasks of workloads; each returns a function and its arguments, ready to be timed. What a library has no
-method for, or what its namespace lacks, counts as "cannot express".
+method for, or what its namespace lacks, is reported as not available.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class JitGradTwoThreads(JitGrad):
     def __init__(self) -> None:
         super().__init__()
         if not hasattr(self.jg, "set_num_threads"):
-            raise CannotExpressError("not available: jitgrad has no set_num_threads yet")
+            raise CannotExpressError("jitgrad has no set_num_threads yet")
         self.jg.set_num_threads(2)
 
 

@@ -74,7 +74,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _worth_telling(m: Measurement) -> bool:
-    return m.library.startswith("jitgrad") or not (m.problem or "").startswith("cannot express")
+    return m.library.startswith("jitgrad") or not (m.problem or "").startswith("not available")
 
 
 def tables(measurements: Sequence[Measurement]) -> list[str]:

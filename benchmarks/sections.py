@@ -153,7 +153,9 @@ def _imports(plan: Plan) -> Iterator[Measurement]:
     fresh, patience = plan.effort.fresh, plan.effort.patience
     for _ in plan.cases("import", {"import": None}):
         peers = plan.chosen("jitgrad", "jax", "torch") if plan.quick else plan.libraries
-        modules = {"numpy": "numpy"} | {p.name: p.module for p in peers if p.name not in ("limit", "torch.compile")}
+        modules = {"numpy": "numpy"} | {
+            p.name: p.module for p in peers if p.name not in ("limit", "micrograd", "torch.compile")
+        }
         readers = {name: partial(_import_seconds, module) for name, module in modules.items()}
         in_turn(readers, 1)  # files are read and byte code is written
         yield from _measurements("import", "import", "s", 1.0, in_turn(readers, fresh))

@@ -116,7 +116,7 @@ def _serve(connection: Connection, library: type[Library], environment: dict[str
             try:
                 answer = getattr(server, method)(*args), None
             except (CannotExpressError, NotImplementedError) as error:
-                answer = None, f"cannot express: {_line(error)}"
+                answer = None, f"not available: {_line(error)}"
             except Exception as error:
                 answer = None, f"{type(error).__name__}: {_line(error)}"
             connection.send(answer)

@@ -92,7 +92,7 @@ def test_what_takes_too_long_or_cannot_be_done_is_said():
         session.load()
         with pytest.raises(SessionError, match="more than 5 s"):
             session.prepare(WORKLOADS["rosenbrock"])
-    with Session(Limit) as session, pytest.raises(SessionError, match="cannot express: no Hessians"):
+    with Session(Limit) as session, pytest.raises(SessionError, match="not available: no Hessians"):
         session.prepare(WORKLOADS["rosenbrock_hessian"])
 
 
