@@ -124,24 +124,32 @@ def load(path: Path) -> list[Measurement]:
     return [Measurement(**m) for m in json.loads(path.read_text())["measurements"]]
 
 
-def compare(before: Sequence[Measurement], now: Sequence[Measurement]) -> list[str]:
-    """jitgrad's figures over those of an earlier run; the other libraries, whose code did not change, tell how much of it
-    is the machine's."""
+def _changes(before: Sequence[Measurement], now: Sequence[Measurement]) -> dict[tuple[str, str], tuple[float, float]]:
+    """By section and case: jitgrad's median over its earlier one, and the same of the other libraries (their median)."""
     earlier = {(m.section, m.case, m.library): m.median for m in before}
-    changes: dict[str, dict[str, dict[str, float]]] = {}
+    ratios: dict[tuple[str, str], dict[str, float]] = {}
     for m in now:
         past = earlier.get((m.section, m.case, m.library))
         if past and m.median:
-            changes.setdefault(m.section, {}).setdefault(m.case, {})[m.library] = m.median / past
-    rows = [["now / before", "jitgrad", "others", ""]]
-    for section, cases in changes.items():
-        for case, ratios in cases.items():
-            if "jitgrad" not in ratios:
-                continue
-            others = [r for name, r in ratios.items() if name != "jitgrad"]
-            drift = statistics.median(others) if others else 1.0
-            state = "SLOWER" if ratios["jitgrad"] / drift > _SLOWER else ""
-            rows.append([f"{section}: {case}", f"{ratios['jitgrad']:.2f}", f"{drift:.2f}" if others else "-", state])
+            ratios.setdefault((m.section, m.case), {})[m.library] = m.median / past
+    return {
+        key: (found.pop("jitgrad"), statistics.median(found.values()) if found else 1.0)
+        for key, found in ratios.items()
+        if "jitgrad" in found
+    }
+
+
+def compare(before: Sequence[Measurement], now: Sequence[Measurement]) -> list[str]:
+    """jitgrad's figures over those of an earlier run. The other libraries, whose code did not change, tell how much of it is
+    the machine's; slower is what is so by medians and by minima."""
+    by_medians = _changes(before, now)
+    by_minima = _changes(*([replace(m, median=m.minimum) for m in run] for run in (before, now)))
+    rows = [["now / before", "jitgrad", "others", "minima: jitgrad", "others", ""]]
+    for (section, case), medians in by_medians.items():
+        minima = by_minima[section, case]
+        slower = all(own / others > _SLOWER for own, others in (medians, minima))
+        figures = [f"{x:.2f}" for x in (*medians, *minima)]
+        rows.append([f"{section}: {case}", *figures, "SLOWER" if slower else ""])
     return ["", *_aligned(rows)] if len(rows) > 1 else []
 
 
