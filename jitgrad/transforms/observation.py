@@ -58,7 +58,7 @@ class Observation:
         elif isinstance(value, bool | int | float | str | bytes | Iterator):
             self._arguments(frame)
         elif isinstance(value, tuple | list):
-            tensors = any(isinstance(v, Tensor) for v in value)
+            tensors = type(value) in (tuple, list) and any(isinstance(v, Tensor) for v in value)  # not of a fixed form
             if tensors and not _module(frame).startswith(("jitgrad.transforms", "jitgrad.autograd")):
                 self._arguments(frame)  # split, unbind: there may be as many as elements
             for v in value:
