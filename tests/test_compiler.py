@@ -213,6 +213,20 @@ def test_verifier_accepts_what_is_right() -> None:
     assert graph.verify() is graph
 
 
+def test_a_node_may_hold_graphs() -> None:
+    """Loops, conditionals and maps have bodies: the verifier looks into them, the printer shows them."""
+    graph, x, node = small_graph()
+    body, y, inner = small_graph()
+    body.name = "body"
+    node.params = {"body": body}
+    assert graph.verify() is graph
+    assert "body=body" in str(graph)
+    assert f"  {str(body).splitlines()[1]}" in str(graph)
+    inner.inputs = (Variable(x.aval), y)
+    with pytest.raises(GraphError, match="^body:"):
+        graph.verify()
+
+
 @pytest.mark.parametrize("fault", ["undefined", "late", "twice", "input twice", "output", "results"])
 def test_verifier(fault: str) -> None:
     graph, x, node = small_graph()

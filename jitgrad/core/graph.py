@@ -80,6 +80,10 @@ class Node:
     where: str | None = None  # file:line of the user's code
     backward: bool = False  # part of a gradient
 
+    def parts(self) -> list[Graph]:
+        """The graphs that it holds as parameters: the body of a loop, the branches of a conditional."""
+        return [value for value in self.params.values() if isinstance(value, Graph)]
+
 
 @dataclass(slots=True)
 class Graph:
@@ -162,6 +166,8 @@ class Graph:
                 defined.add(variable)
             if len(node.outputs) != node.primitive.outputs:
                 raise GraphError(f"{self.name}: {node.primitive} has {len(node.outputs)} results")
+            for part in node.parts():
+                part.verify()
         for atom in self.outputs:
             if isinstance(atom, Variable) and atom not in defined:
                 raise GraphError(f"{self.name}: an output is not defined\n{self}")
@@ -198,10 +204,11 @@ class Graph:
         lines = [f"{self.name}({head}):"]
         for node in self.nodes:
             left = ", ".join(f"{names[v]}:{v.aval!r}" for v in node.outputs)
-            params = "".join(f" {k}={v!r}" for k, v in node.params.items())
+            params = "".join(f" {k}={v.name if isinstance(v, Graph) else repr(v)}" for k, v in node.params.items())
             where = f"  # {node.where}" if node.where else ""
             lines.append(f"  {left} = {node.primitive.name} {' '.join(map(show, node.inputs))}{params}{where}")
         lines.append(f"  return {', '.join(map(show, self.outputs))}")
+        lines += [f"  {line}" for node in self.nodes for part in node.parts() for line in str(part).splitlines()]
         return "\n".join(lines)
 
 
