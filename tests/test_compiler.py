@@ -223,7 +223,7 @@ def test_a_node_may_hold_graphs() -> None:
     assert "body=body" in str(graph)
     assert f"  {str(body).splitlines()[1]}" in str(graph)
     inner.inputs = (Variable(x.aval), y)
-    with pytest.raises(GraphError, match="^body:"):
+    with pytest.raises(GraphError, match=r"^body:"):
         graph.verify()
 
 

@@ -73,9 +73,11 @@ def test_source_is_commented_with_the_lines_it_comes_from(tmp_path: Path) -> Non
     loss = module(tmp_path / "model.py", MODEL).loss
     listing = jit(loss).source(*DATA)
     assert listing[listing.index("def loss_kernel") :] == (
-        "def loss_kernel(a0, a1, a2, extents, numbers, tmp0):\n"
+        "def loss_kernel(a0, a1, a2, extents, numbers, work):\n"
         "    n0 = load(extents, 0)\n"
         "    n1 = load(extents, 1)\n"
+        "    size0 = (n1 * 8 + 63) & -64\n"
+        "    tmp0 = part_float64(work, 0, n1, 0)\n"
         "    # model.py:4: z = X @ w\n"
         "    matrix_vector_kernel(carray(data(a1), (n1, n0)), carray(data(a0), (n0,)), carray(data(tmp0), (n1,)), False)\n"
         "    # model.py:5: return np.mean(np.logaddexp(0, z) - y * z)\n"

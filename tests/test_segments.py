@@ -95,6 +95,22 @@ def test_writes_scatters_and_products_across_cuts() -> None:
     np.testing.assert_allclose(gradient, slope, rtol=1e-10)
 
 
+@pytest.mark.usefixtures("small")
+def test_gradients_of_many_parts_add_up_across_cuts() -> None:
+    def function(w: Any) -> Any:
+        total = w[0] * 1.0
+        for k in range(12):
+            total = np.tanh(total * w[k + 1] + w[k])
+        return total
+
+    w = np.linspace(0.2, 0.9, 13)
+    value, gradient = jit(jg.value_and_grad(function))(w)
+    np.testing.assert_allclose(value, function(w), rtol=1e-13)
+    for k in range(13):
+        e = np.eye(13)[k] * 1e-6
+        np.testing.assert_allclose(gradient[k], (function(w + e) - function(w - e)) / 2e-6, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("count", [30, 100])
 def test_a_long_chain_of_sines(count: int) -> None:
     x = np.linspace(-1.0, 2.0, 37)

@@ -6,6 +6,7 @@ run over the axes of their space; where all that a loop touches has exactly its 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
@@ -632,12 +633,12 @@ class _Emitter:
             pieces[-1] += [line for run in runs for line in run]
         self.stage = len(self.plan.stages)
         copies = [line for buffer, atom in self.copies for line in self._copy(buffer, atom)]
-        workspace = lay_out(self.temporaries, [*pieces, copies])
+        workspace = lay_out(self.temporaries, [*pieces, copies], apart=not self.plan.begins)
+        pieces = [workspace.renamed(piece) for piece in pieces if piece]
         outlined = Outlined()
-        lines = list(workspace.lines)
-        for piece in map(workspace.renamed, pieces):
-            lines += [outlined.call(piece)] if self.plan.begins and piece else piece
-        lines += workspace.renamed(copies)
+        if self.plan.begins:
+            pieces = [[outlined.call(piece)] for piece in pieces]
+        lines = [*workspace.lines, *outlined.addresses(), *itertools.chain(*pieces), *workspace.renamed(copies)]
         written = [b for k, b in enumerate(self.outputs) if k != self.returned]
         if self.returned is not None:
             lines.append(f"return {self.locals[self.graph.outputs[self.returned]]}")  # type: ignore[index]
@@ -649,6 +650,8 @@ class _Emitter:
         head = [f"n{k} = load(extents, {k})" for k in range(len(self.extents.values))]
         head += [f"c{k} = load(numbers, {k})" for k in range(len(self.numbers))]
         helpers = "".join(f"{source}\n" for source in self.helpers.values())
+        while f"def {self.name}(" in helpers:  # the user's function may be called like a part of this kernel
+            self.name += "_"
         body = without_comments(lines)
 
         def text(statements: list[str], steps: str) -> str:

@@ -27,7 +27,7 @@ class FusedStep:
         self.plan = plan(graph.verify())
         self.emitted: Emitted = emit(name, self.plan)
         emitted = self.emitted
-        self.entry = entry_point(name, emitted.source, emitted.signature)
+        self.entry = entry_point(emitted.name, emitted.source, emitted.signature)
         self.extents = np.array(emitted.extents, np.int64)
         self.numbers = np.array(emitted.numbers, np.float64)
         self.call = self._caller()

@@ -281,7 +281,7 @@ class _Planner:
         pending += [(a, len(self.begins) + 1) for a in self.graph.outputs]
         while pending:
             atom, wanted = pending.pop()
-            if (atom, wanted) in seen or self.segment.get(atom, wanted) == wanted:
+            if (atom, wanted) in seen or atom in self.merged or self.segment.get(atom, wanted) == wanted:
                 continue
             seen.add((atom, wanted))
             node = self.producers[atom]  # type: ignore[index]

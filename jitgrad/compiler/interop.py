@@ -260,7 +260,8 @@ def _generalized(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, f
     symbol_of = {s: t for row, new in zip(rows, names, strict=True) for s, t in zip(row, new, strict=True)}
     try:
         formulas = base.formulas()
-        replace = _derived(base, others, [symbol_of[s] for s in free])
+        replace, conditions = _derived(base, others, [symbol_of[s] for s in free])
+        base.shapes.conditions += conditions
         general = _General(base, formulas, replace)
     except NotGeneral:
         return None
@@ -318,8 +319,9 @@ def _literals(graph: Graph) -> list[Any]:
     return found
 
 
-def _derived(base: _Attempt, others: Sequence[_Attempt], free: list[str]) -> dict[str, str]:
-    """What jitgrad derived from the free extents: the texts of the numbers in the base trace, with their formulas."""
+def _derived(base: _Attempt, others: Sequence[_Attempt], free: list[str]) -> tuple[dict[str, str], list[str]]:
+    """What jitgrad derived from the free extents: the texts of the numbers in the base trace, with their formulas; and
+    where these hold."""
     assert base.shapes is not None
     columns = [_literals(t.graph) for t in (base, *others)]
     if len({len(c) for c in columns}) > 1:
@@ -329,14 +331,15 @@ def _derived(base: _Attempt, others: Sequence[_Attempt], free: list[str]) -> dic
         inputs = [tuple(map(int, v.aval.shape)) for v in t.graph.inputs]
         values.append({s: _extent_of(s, base, inputs) for s in free})
     found: dict[str, str] = {}
+    conditions: list[str] = []
     for row in zip(*columns, strict=True):
         numbers = list(row)
         if all(_same(v, numbers[0]) for v in numbers):
             continue
-        text, formula = repr(numbers[0]), _formula(numbers, values, free)
+        text, formula = repr(numbers[0]), _formula(numbers, values, free, conditions)
         if found.setdefault(text, formula) != formula:
             raise NotGeneral("one number with two meanings")
-    return found
+    return found, list(dict.fromkeys(conditions))
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -351,21 +354,25 @@ def _extent_of(symbol: str, attempt: _Attempt, shapes: Sequence[tuple[int, ...]]
     return shapes[int(match[1])][int(match[2])]
 
 
-def _formula(numbers: list[Any], values: list[dict[str, int]], free: list[str]) -> str:
-    """A formula that gives these numbers: a sum or product of extents and a constant, or a constant over it."""
+def _formula(numbers: list[Any], values: list[dict[str, int]], free: list[str], conditions: list[str]) -> str:
+    """A formula that gives these numbers: a sum or product of extents and a constant, or a constant over it.
+
+    Where a number is ``n - 2`` or less, something is at an end with fewer elements (degrees of freedom): ``conditions``
+    gets that there are more.
+    """
     for size in range(1, len(free) + 1):
         for chosen in itertools.combinations(free, size):
             for text, parts in (
                 (" * ".join(chosen), [math.prod(v[s] for s in chosen) for v in values]),
                 (" + ".join(chosen), [sum(v[s] for s in chosen) for v in values]),
             ):
-                found = _from_part(numbers, text, parts)
+                found = _from_part(numbers, text, parts, conditions)
                 if found is not None:
                     return found
     raise NotGeneral("a number without a formula")
 
 
-def _from_part(numbers: list[Any], text: str, parts: list[int]) -> str | None:
+def _from_part(numbers: list[Any], text: str, parts: list[int], conditions: list[str]) -> str | None:
     """A formula that gives these numbers from those of another one: plus, times or divided by a small constant."""
 
     def holds(formula: Callable[[int], Any]) -> bool:
@@ -373,12 +380,14 @@ def _from_part(numbers: list[Any], text: str, parts: list[int]) -> str | None:
 
     offset = numbers[0] - parts[0]
     if abs(offset) <= 64 and offset == int(offset) and holds(lambda p: p + offset):
+        conditions += [f"{text} > {-int(offset)}"] if offset < -1 else []
         whole = f"({text})" if not offset else f"({text} {'+' if offset > 0 else '-'} {abs(int(offset))})"
         return f"float64{whole}" if isinstance(numbers[0], float) else whole
     if isinstance(numbers[0], float):
         for less in range(-2, 4):
             scale = round(numbers[0] * (parts[0] - less) * 2) / 2
             if scale and holds(lambda p: scale / (p - less)):  # noqa: B023
+                conditions += [f"{text} > {less}"] if less > 1 else []
                 return f"({scale!r} / float64({f'{text} - {less}' if less else text}))"
         return None
     for k in range(2, 65):

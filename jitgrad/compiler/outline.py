@@ -21,6 +21,7 @@ class Outlined:
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._listings: list[str] = []
+        self._addresses: dict[str, None] = {}
 
     def call(self, lines: Sequence[str]) -> str:
         """The call that stands for the lines: memory as pointers, then extents and numbers, in order of appearance."""
@@ -49,8 +50,13 @@ class Outlined:
         if name is None:
             name = self._names[text] = f"step{len(self._names)}"
             self._listings.append("\n".join([f"def {name}({head}):", *indent(arranged(named), 1)]) + "\n")
-        values = [f"data({g})" if given[g][0] == "x" else g for g in order]
+        values = [f"at_{g}" if given[g][0] == "x" and not g.startswith("tmp") else g for g in order]
+        self._addresses.update(dict.fromkeys(v for v in values if v.startswith("at_")))
         return f"{name}({', '.join(values)})"
+
+    def addresses(self) -> list[str]:
+        """The lines that take the addresses of arguments."""
+        return [f"{name} = data({name.removeprefix('at_')})" for name in self._addresses]
 
     def source(self) -> str:
         """The functions, to be compiled."""

@@ -52,10 +52,12 @@ class Workspace:
         return [_NAME.sub(lambda m: self.names[m[0]], line) for line in lines]
 
 
-def lay_out(temporaries: Sequence[Temporary], pieces: Sequence[Sequence[str]]) -> Workspace:
+def lay_out(temporaries: Sequence[Temporary], pieces: Sequence[Sequence[str]], apart: bool = True) -> Workspace:
     """Places for the temporaries of a program that is run piece by piece.
 
     Two that are alike share one where the last piece with the first is over before the first piece with the second.
+    ``apart``: the lines say to LLVM that the places are distinct memory; else they are plain pointers (quicker to compile),
+    for pieces that are functions of their own.
     """
     known = {t.name: t for t in temporaries}
     spans: dict[str, tuple[int, int]] = {}
@@ -82,7 +84,9 @@ def lay_out(temporaries: Sequence[Temporary], pieces: Sequence[Sequence[str]]) -
             place = Temporary(f"tmp{len(made)}", dtype, owner.shape, owner.symbols)
             names.update(dict.fromkeys(tenants, place.name))
             offset = _sum(before, f"{k} * {size}" if k > 1 else size if k else "")
-            lines.append(f"{place.name} = part_{dtype.name}(work, {offset or 0}, {count}, {len(made)})")
+            label = f", {len(made)}" if apart else ""
+            maker = "part" if apart else "pointer"
+            lines.append(f"{place.name} = {maker}_{dtype.name}(work, {offset or 0}, {count}{label})")
             made.append(place)
             nbytes += place.nbytes
         before = _sum(before, f"{len(places)} * {size}" if len(places) > 1 else size)

@@ -286,6 +286,26 @@ def origin(typingctx: Any, buffer: Any, out: Any, row: Any) -> Any:
     return types.intp(buffer, out, types.intp), generate
 
 
+def _pointer_maker(element: types.Type) -> Any:
+    """An intrinsic like a part, which only gives the address."""
+
+    @intrinsic
+    def pointer(typingctx: Any, work: Any, offset: Any, count: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            base = _address(context, builder, signature.args[0], args[0])
+            address = builder.gep(base, [args[1]], inbounds=True)
+            return builder.bitcast(address, context.get_value_type(signature.return_type))
+
+        return types.CPointer(element)(work, types.intp, types.intp), generate
+
+    return pointer
+
+
+_ELEMENTS: Final = {
+    name: types.boolean if name == "bool" else getattr(types, name)
+    for name in ("bool", "float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64)))
+}
+
 INTRINSICS: Final[dict[str, Any]] = {
     "load": load,
     "store": store,
@@ -295,8 +315,6 @@ INTRINSICS: Final[dict[str, Any]] = {
     "rows": rows,
     "step": step,
     "origin": origin,
-    **{
-        f"part_{name}": _part_maker(types.boolean if name == "bool" else getattr(types, name))
-        for name in ("bool", "float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64)))
-    },
+    **{f"part_{name}": _part_maker(element) for name, element in _ELEMENTS.items()},
+    **{f"pointer_{name}": _pointer_maker(element) for name, element in _ELEMENTS.items()},
 }

@@ -46,7 +46,7 @@ def _loop_namespace() -> dict[str, Any]:
         "store": store,
         "data": lambda array: array,
         "carray": lambda array, shape: array.reshape(shape),
-        **{f"part_{dtype}": part_maker(dtype) for dtype in DTYPES},
+        **{f"{kind}_{dtype}": part_maker(dtype) for dtype in DTYPES for kind in ("part", "pointer")},
     }
 
 
@@ -72,7 +72,7 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., An
 def part_maker(dtype: str) -> Callable[..., Any]:
     """How a part is taken out of the working memory."""
     width = np.dtype(dtype).itemsize
-    return lambda work, offset, count, number: work[offset : offset + count * width].view(dtype)
+    return lambda work, offset, count, number=0: work[offset : offset + count * width].view(dtype)
 
 
 def typed(dtype: str) -> Callable[[Any], Any]:

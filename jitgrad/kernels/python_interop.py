@@ -53,7 +53,7 @@ def make_dispatcher(
     space.update({d: typed(d) for d in DTYPES if d != "bool"}, boolean=typed("bool"))
     space.update({f"{d}_buffer": np.asarray for d in DTYPES})
     space.update(np=np, INF=np.inf, NAN=np.nan, load=_load, store=_store, data=lambda a: a, carray=_carray)
-    space.update({f"part_{d}": part_maker(d) for d in DTYPES})
+    space.update({f"{kind}_{d}": part_maker(d) for d in DTYPES for kind in ("part", "pointer")})
     space.update(never_cache=lambda: None)
     space.update(slice_start=lambda *s: slice(*s[:3]).indices(s[3])[0])
     space.update(slice_extent=lambda *s: len(range(*slice(*s[:3]).indices(s[3]))))
