@@ -145,6 +145,7 @@ class _Planner:
         self.merged: set[Atom] = set()  # scatters, and sums of them, that write to the memory of a larger sum
         self.addressed: set[Atom] = set()
         self.reused: dict[Variable, Variable] = {}
+        self.dear: dict[Atom, bool] = {}  # values with an expensive function in what computes them
         self.base = 0  # the first stage of the segment that is being planned
         self.begins: list[int] = []
         self.segment: dict[Atom, int] = {}
@@ -211,7 +212,10 @@ class _Planner:
             self.runs.append((reads, Sink("store", out, shape(out), None)))
             self.memory[out] = self.ready[out] = reads + 1
         elif isinstance(primitive.impl, Elementwise) or is_indexed(node) or primitive is vector_outer:
-            self.ready[out] = reads
+            repeated = [a for a in node.inputs if self._is_repeated(a, node)]
+            self.ready[out] = max(reads, *(self.in_memory(a) for a in repeated), 0)
+            virtual = [a for a in node.inputs if a not in self.memory and a not in self.stored]
+            self.dear[out] = _is_dear(primitive) or any(self.dear.get(a, False) for a in virtual)
         else:
             call = node_call(node)
             assert call is not None
@@ -220,6 +224,17 @@ class _Planner:
             self.runs.append((stage, Call(node, call)))
             for v in node.outputs:
                 self.memory[v] = self.ready[v] = stage + 1
+
+    def _is_repeated(self, atom: Atom, node: Node) -> bool:
+        """Whether a loop over the result would compute a dear operand again for each step of an outer axis."""
+        if not self.dear.get(atom, False) or atom in self.memory:
+            return False
+        if not isinstance(node.primitive.impl, Elementwise) and node.primitive is not expand:
+            return False
+        whole = node.outputs[0].aval.shape
+        part = (1,) * (len(whole) - atom.aval.ndim) + tuple(atom.aval.shape)
+        outer = [i for i, (n, m) in enumerate(zip(whole, part, strict=True)) if n != 1 == m]
+        return bool(outer) and any(m != 1 for m in part[outer[0] :])
 
     def _write(self, node: Node) -> None:
         """A copy with a part overwritten; what nobody else reads is overwritten itself."""
@@ -295,12 +310,8 @@ class _Planner:
 
     def _store_dear_values(self) -> None:
         """A value with an expensive function in it is stored when a later stage needs it again."""
-        dear: dict[Atom, bool] = {}
         consumers: dict[Atom, list[Node]] = {}
         for node in self.graph.nodes:
-            virtual = [a for a in node.inputs if a not in self.memory and a not in self.stored]
-            costly = _is_dear(node.primitive) or any(dear.get(a, False) for a in virtual)
-            dear.update(dict.fromkeys(node.outputs, costly))
             for a in node.inputs:
                 consumers.setdefault(a, []).append(node)
         stages: dict[int, int] = {}  # the last stage in which a node runs itself
@@ -308,12 +319,35 @@ class _Planner:
             if run.node is not None:
                 stages[id(run.node)] = max(stage, stages.get(id(run.node), -1))
         late: dict[Atom, bool] = {}
+        kept: list[Variable] = []
         # from the results back: the value nearest to its use is stored, so that what it is made of is not needed later
         for node in reversed(self.graph.nodes):
             out = node.outputs[0]
             late[out] = self._used_late(out, late, consumers.get(out, ()), stages)
-            if late[out] and dear[out] and out not in self.memory and out not in self.merged:
-                self.stored.add(out)
+            free = out not in self.memory and out not in self.merged and out not in self.stored
+            if late[out] and self.dear.get(out, False) and free:
+                kept.append(out)
+        self.stored.update(kept)
+        self._drop_cheap(set(kept))
+
+    def _drop_cheap(self, kept: set[Variable]) -> None:
+        """What is cheap now, since the dear values that it is made of are stored, is computed again: from at most two
+        arrays, which is no more to read than the value itself and its being written."""
+        dear: dict[Atom, bool] = {}
+        reads: dict[Atom, set[Atom]] = {}
+        for node in self.graph.nodes:
+            out = node.outputs[0]
+            if out not in self.dear:
+                continue
+            arrays: set[Atom] = set()
+            for a in node.inputs:
+                is_stored = a in self.memory or a in self.stored or a not in self.dear
+                arrays |= reads[a] if not is_stored else {a} if a.aval.ndim else set()
+            again = any(dear.get(a, False) for a in node.inputs if a not in self.memory and a not in self.stored)
+            dear[out] = _is_dear(node.primitive) or again
+            reads[out] = arrays
+            if out in kept and not dear[out] and len(arrays) <= 2:
+                self.stored.discard(out)
 
     def _used_late(
         self, value: Variable, late: dict[Atom, bool], consumers: Sequence[Node], stages: dict[int, int]
