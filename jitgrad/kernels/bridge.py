@@ -58,7 +58,11 @@ def _self_test() -> None:
     dims = ctypes.POINTER(ctypes.c_ssize_t).from_address(id(array) + fields["dims"])
     strides = ctypes.POINTER(ctypes.c_ssize_t).from_address(id(array) + fields["strides"])
     where = array.__array_interface__["data"][0]
-    if data != where or rank != 2 or dims[:2] != [2, 3] or strides[:2] != [24, 8]:
+    kind = ctypes.c_void_p.from_address(id(array) + fields["type"]).value
+    dtype = ctypes.c_void_p.from_address(id(array) + fields["dtype"]).value
+    flags = ctypes.c_int.from_address(id(array) + fields["flags"]).value
+    known = data == where and rank == 2 and dims[:2] == [2, 3] and strides[:2] == [24, 8]
+    if not known or kind != id(np.ndarray) or dtype != id(array.dtype) or flags != array.flags.num:
         raise BridgeError(
             f"the layout of ndarray objects of NumPy {np.__version__} is not the one that kernels read; "
             "set JITGRAD_KERNELS=python and report this"
@@ -104,7 +108,9 @@ def options() -> dict[str, str]:
 
 
 def _argument(code: str) -> types.Type:
-    """The Numba type of an argument code: ``b:float64``, ``a:float64:2`` or ``n:int64``."""
+    """The Numba type of an argument code: ``b:float64``, ``a:float64:2``, ``n:int64`` or ``o``."""
+    if code == "o":
+        return buffer.Object()
     kind, dtype, *rank = code.split(":")
     element = types.boolean if dtype == "bool" else getattr(types, dtype)
     if kind == "b":

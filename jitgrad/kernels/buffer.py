@@ -15,9 +15,11 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import NativeValue, intrinsic, register_model, unbox
 
-__all__ = ["FIELD_OFFSETS", "INTRINSICS", "Buffer", "Part"]
+__all__ = ["FIELD_OFFSETS", "INTRINSICS", "Buffer", "Object", "Part"]
 
-FIELD_OFFSETS: Final = {"data": 16, "nd": 24, "dims": 32, "strides": 40}  # in PyArrayObject_fields, 64-bit
+FIELD_OFFSETS: Final = {  # in PyArrayObject_fields, 64-bit
+    "type": 8, "data": 16, "nd": 24, "dims": 32, "strides": 40, "dtype": 56, "flags": 64,
+}  # fmt: skip
 
 _I8P = ir.IntType(8).as_pointer()
 _I32 = ir.IntType(32)
@@ -57,6 +59,38 @@ class Part(types.Type):
 class _PartModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Part) -> None:
         super().__init__(manager, kind, manager.lookup(types.CPointer(kind.dtype)).get_value_type())
+
+
+class Object(types.Type):
+    """Numba type of any Python object, as its address; nothing is known of it but that it is an object."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Object")
+
+
+@register_model(Object)
+class _ObjectModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Object) -> None:
+        super().__init__(manager, kind, _I64)
+
+
+@unbox(Object)
+def _unbox_object(kind: Object, obj: Any, c: Any) -> Any:
+    return NativeValue(c.builder.ptrtoint(obj, _I64))
+
+
+def _field_reader(width: int) -> Any:
+    """An intrinsic that reads an integer of so many bits at an address (an object, or an int) and an offset."""
+
+    @intrinsic
+    def read(typingctx: Any, address: Any, offset: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(builder.add(args[0], args[1]), ir.IntType(width).as_pointer())
+            return builder.sext(builder.load(pointer), _I64) if width < 64 else builder.load(pointer)
+
+        return types.int64(address if isinstance(address, Object) else types.int64, types.int64), generate
+
+    return read
 
 
 @unbox(Buffer)
@@ -315,6 +349,8 @@ INTRINSICS: Final[dict[str, Any]] = {
     "rows": rows,
     "step": step,
     "origin": origin,
+    "read32": _field_reader(32),
+    "read64": _field_reader(64),
     **{f"part_{name}": _part_maker(element) for name, element in _ELEMENTS.items()},
     **{f"pointer_{name}": _pointer_maker(element) for name, element in _ELEMENTS.items()},
 }

@@ -82,7 +82,8 @@ def entry_point(name: str, source: str, signature: tuple[str, ...]) -> Callable[
     """The function ``name`` of ``source``, ready to be called with arguments of exactly these types.
 
     Argument codes: ``b:DTYPE`` a buffer of any rank,
-    ``a:DTYPE:NDIM`` a C-contiguous array, ``n:DTYPE`` a number; ``r:DTYPE`` at the end: it returns a number.
+    ``a:DTYPE:NDIM`` a C-contiguous array, ``n:DTYPE`` a number, ``o`` any object; ``r:DTYPE`` at the end: it returns a
+    number.
     """
     key = (kernel_mode(), source, signature)
     found = _entries.get(key)

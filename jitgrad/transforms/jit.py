@@ -24,6 +24,7 @@ from jitgrad.core.modes import forward, grad_mode
 from jitgrad.core.trace import atom_of, current_graph, same_bytes, stand_ins, standing_in, tracing_into
 from jitgrad.eager import forget_plans
 from jitgrad.errors import GraphError, InPlaceError, UnsupportedError, user_line
+from jitgrad.kernels.guards import guard_of
 from jitgrad.kernels.kernel import kernel_mode, logger
 from jitgrad.ops.linear import copy_of
 from jitgrad.ops.selection import where
@@ -43,6 +44,7 @@ _DEBUG: Final = 10  # logging.DEBUG
 _NUMBERS = (bool, int, float)
 _TEMPORARY: Final = 3  # references to what only a list of pairs refers to, while the pairs are looped over
 _USABLE: Final = 0x101  # ndarray.flags.num: C-contiguous and aligned
+_OFTEN: Final = 16  # calls after which the look at the arguments is compiled too
 _ndarray = np.ndarray
 
 
@@ -100,6 +102,27 @@ def _captured(graph: Graph) -> list[Constant]:
     return [a for a in atoms.values() if isinstance(a, Constant) and a.source is not None]
 
 
+@dataclass
+class Fast:
+    """The short way to a kernel for contiguous ndarrays of known dtypes and shapes, written out as source."""
+
+    function: Callable[..., Any]
+    head: list[str]
+    body: list[str]
+    space: dict[str, Any]
+    calls: int = 0
+
+    def guarded(self, args: tuple[Any, ...], other: Callable[[tuple[Any, ...]], Any]) -> Callable[..., Any]:
+        """The same with the look at the arguments compiled; ``other`` gets arguments of other kinds."""
+        guard, table = guard_of(args, _USABLE)
+        names = ", ".join(f"a{k}" for k in range(len(args)))
+        check = f"    if not guard({names}, table): return other(({names},))"
+        kept = [a.dtype for a in args]  # they are known by their addresses
+        space = {**self.space, "guard": guard, "table": table, "other": other, "kept": kept}
+        exec("\n".join([self.head[0], check, *self.head[1:], *self.body]), space)
+        return space["fast"]  # type: ignore[no-any-return]
+
+
 class JitFunction:
     """A function that is compiled for the shapes and dtypes of its arguments when it is first called with them."""
 
@@ -115,7 +138,8 @@ class JitFunction:
         self._static_names = {*names, *(self._parameters[p] for p in self._static_positions if -count <= p < count)}
         self._static_by_count: dict[int, frozenset[int]] = {}
         self._compiled: dict[Any, Compiled] = {}
-        self._fast: dict[Any, Callable[..., Any]] = {}
+        self._fast: dict[Any, Fast] = {}
+        self._quick: dict[int, Callable[..., Any]] = {}  # for arguments like those of frequent calls, by their number
         self._numba: dict[Any, Any] = {}  # functions for Numba and C, by what they were made for
         self._follows = True  # other tensors in place of captured ones
         self._watch: Watch | None = Watch(getattr(function, "__name__", "function"))
@@ -124,16 +148,26 @@ class JitFunction:
         if not kwargs and (
             not overrides or kernel_mode() == "compiled"
         ):  # the usual case: contiguous ndarrays, nothing to record
-            key: list[Any] = []
-            for a in args:
-                if type(a) is not _ndarray or a.flags.num & _USABLE != _USABLE:
-                    break
-                key += (a.dtype, a.shape)
-            else:
-                fast = self._fast.get(tuple(key))
-                if fast is not None:
-                    return fast(*args)
+            quick = self._quick.get(len(args))
+            if quick is not None:
+                return quick(*args)
+            return self._usual(args)
         return self._general(args, kwargs)
+
+    def _usual(self, args: tuple[Any, ...]) -> Any:
+        """Go straight to the kernel where an earlier call had such ndarrays."""
+        key: list[Any] = []
+        for a in args:
+            if type(a) is not _ndarray or a.flags.num & _USABLE != _USABLE:
+                return self._general(args, {})
+            key += (a.dtype, a.shape)
+        fast = self._fast.get(tuple(key))
+        if fast is None:
+            return self._general(args, {})
+        fast.calls += 1
+        if args and fast.calls % _OFTEN == 0:
+            self._quick[len(args)] = fast.guarded(args, self._usual)
+        return fast.function(*args)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: the instance comes first, and is static if it is named so (``static_argnums=0``)."""
@@ -211,8 +245,10 @@ class JitFunction:
             conditions.append("not hold(sources)")
         if conditions:
             lines.append(f"    if {' or '.join(conditions)}: return general(({arguments}{',' if args else ''}), {{}})")
-        exec("\n".join([*lines, f"    results = call({arguments})", f"    return {text}"]), space)
-        self._fast[tuple([v for a in args for v in (a.dtype, a.shape)])] = space["fast"]
+        body = [f"    results = call({arguments})", f"    return {text}"]
+        exec("\n".join([*lines, *body]), space)
+        made = Fast(space["fast"], lines, body, space)
+        self._fast[tuple([v for a in args for v in (a.dtype, a.shape)])] = made
 
     # ----------------------------------------------------------------- arguments
 
