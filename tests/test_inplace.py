@@ -3,6 +3,7 @@
 The random programs at the end are run twice: by jitgrad, and by an independent interpreter (NumPy, differences).
 """
 
+import math
 import operator
 import sys
 import tracemalloc
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jitgrad as jg
-from jitgrad.errors import DtypeError, InPlaceError, ShapeError
+from jitgrad.errors import DtypeError, InPlaceError, ShapeError, UnsupportedError
 
 
 def leaf(*values):
@@ -1117,3 +1118,51 @@ def test_masks_of_a_0d_tensor() -> None:
         assert y.item() == (2.0 if written else 4.0)
         assert x.grad is not None
         assert x.grad.item() == (4.0 if written else 12.0)
+
+
+# --------------------------------------------------------------------------------------------- under jit
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 2)])
+@pytest.mark.parametrize("k", [0, 2, -1])
+def test_one_traced_position(shape, k):
+    def function(x, k):
+        y = x * 2.0
+        y[k] = y[k] ** 2
+        y[k - 1] += x[k]
+        return np.sum(np.sin(y))
+
+    x = np.linspace(0.1, 1.0, math.prod(shape)).reshape(shape)
+    value, gradient = jg.jit(jg.value_and_grad(function))(x, k)
+    np.testing.assert_allclose(value, function(x, k), rtol=1e-13)
+    for place in np.ndindex(*shape):
+        e = np.zeros(shape)
+        e[place] = 1e-6
+        np.testing.assert_allclose(
+            gradient[place], (function(x + e, k) - function(x - e, k)) / 2e-6, rtol=1e-6, atol=1e-9
+        )
+
+
+def test_one_traced_position_in_numba():
+    def function(x, k):
+        y = x * 1.0
+        y[k] = y[k] ** 3
+        return np.sum(y)
+
+    step = jg.jit(jg.value_and_grad(function)).njit(np.ones(5), 1)
+    x = np.linspace(1.0, 2.0, 7)
+    value, gradient = step(x, 6)
+    assert value == pytest.approx(x[:6].sum() + 8.0)
+    np.testing.assert_allclose(gradient, [1.0] * 6 + [12.0])
+    with pytest.raises(IndexError):
+        step(x, 7)
+
+
+def test_several_traced_positions_are_refused():
+    def function(x, i):
+        y = x * 1.0
+        y[i] = 0.0
+        return np.sum(y)
+
+    with pytest.raises(UnsupportedError, match="one integer that indexes the first axis"):
+        jg.jit(function)(np.ones(4), np.array([1, 2]))

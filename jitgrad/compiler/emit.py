@@ -566,7 +566,7 @@ class _Emitter:
         if sink.adds or node.primitive in (scatter_add, add_at):
             old = self.fresh("old")
             self.body.append(f"{old} = load({name}, {where})")
-            value = f"{old} + {value}"
+            value = f"{old} {'|' if out.aval.dtype == BOOL else '+'} {value}"
         self.body.append(f"store({name}, {where}, {value})")
 
     def _target_position(self, sink: Sink, node: Node, index: Index) -> str:

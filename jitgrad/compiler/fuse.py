@@ -69,8 +69,6 @@ def can_fuse(node: Node) -> bool:
         return True
     if isinstance(primitive.impl, Reduce):
         return not primitive.impl.needs_elements or node.inputs[0].aval.size > 0
-    if primitive in (scatter_add, add_at):
-        return node.outputs[0].aval.dtype.kind == "f"
     if (
         primitive in INDEXED
         or primitive in SCATTERS

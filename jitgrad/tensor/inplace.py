@@ -6,6 +6,7 @@ written when an alias can, and backward then refuses to use what was overwritten
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from jitgrad.errors import DtypeError, InPlaceError, ShapeError, UnsupportedErro
 from jitgrad.ops.indexing import basic_index, flat_positions, getitem, plain_index
 from jitgrad.ops.linear import (
     ViewChain,
+    bounded,
     convert,
     copy_of,
     expand,
@@ -315,11 +317,27 @@ def _set_item_traced(target: Tensor, basic: Any, items: tuple[Any, ...], value: 
             return
         shape = follow(np.broadcast_to(np.zeros((), target.dtype), target.shape), chain).shape
         replaced = overwrite(target, _fitted(target, value, operation, shape), chain=chain)
+    elif any(isinstance(i, Tensor) for i in items):
+        at = _traced_positions(target, items, operation)
+        replaced = put(target, _fitted(target, value, operation, at.shape), at)
     else:
         positions = flat_positions(items, target.shape)
         positions, fitted = _last_writes(positions, _fitted(target, value, operation, positions.shape))
         replaced = put(target, fitted, wrap(positions))
     assign(target, replaced, operation)
+
+
+def _traced_positions(target: Tensor, items: tuple[Any, ...], operation: str) -> Tensor:
+    """Where ``x[i] = v`` writes for one traced integer ``i``. Of several positions, which may be equal, it is not known
+    which is written last, and so which value gets the gradient."""
+    if len(items) > 1 or items[0].ndim or not target.ndim:
+        raise UnsupportedError(
+            f"{operation} at positions that are traced: only one integer that indexes the first axis can be. Write one row at "
+            "a time, or jg.where(condition, new, old), or pass the indices as a constant"
+        )
+    at: Tensor = bounded(items[0], extent=target.shape[0], axis=0)
+    rest = target.shape[1:]
+    return at if not rest else at * math.prod(rest) + np.arange(math.prod(rest)).reshape(rest)
 
 
 def _is_same_memory(target: Tensor, region: np.ndarray[Any, Any], value: Tensor) -> bool:
