@@ -448,12 +448,28 @@ def made(by):
 {early}
 op = jg.primitive(outer, vjp=lambda g, out, x: g)
 closed = jg.primitive(made({cell}))
+
+def taught(x):
+    return None
+
+def teach():
+    @numba.extending.overload(np.apply_over_axes)
+    def rule(func, a, axes):
+        return lambda func, a, axes: a * {taught}
+
+@numba.njit
+def extended(x):
+    return np.apply_over_axes(0, x, 0)
+
+if "{used}" == "taught":
+    teach()
+    taught = jg.primitive(extended)
 looked = jg.primitive(numba.njit(lambda x: x + TABLE))
 f = jg.jit(lambda x: {used}(x) + 1.0)
 print(f(np.array([2.0]))[0], counters.loaded, counters.compiled)
 """
 USUAL = {
-    "rate": "3.0", "table": "1.0", "inner": "x + 1.0", "outer": "0.5", "cell": "2.0",
+    "rate": "3.0", "table": "1.0", "inner": "x + 1.0", "outer": "0.5", "cell": "2.0", "taught": "2.0",
     "used": "op", "early": "", "inner_options": "",
 }  # fmt: skip
 
@@ -497,6 +513,10 @@ class TestOnDisk:
         early = "x = np.array([2.0]); x.flags.writeable = False; outer(x); RATE = 100.0"  # Numba has read 3.0
         assert run(early=early) == (10.5, 0)
         assert run(rate="100.0") == (301.5, 0)
+
+    def test_functions_that_numba_was_taught(self, run: Callable[..., Any]) -> None:
+        assert run(used="taught") == (5.0, 0)
+        assert run(used="taught", taught="5.0") == (11.0, 0)
 
     def test_with_a_cache_of_numba(self, run: Callable[..., Any]) -> None:
         assert run(inner_options="(cache=True)") == (10.5, 0)

@@ -157,7 +157,7 @@ def _compiled(name: str, source: str, signature: tuple[str, ...], extras: Mappin
         if seconds > _SLOW:
             logger().info("compiled %s in %.2f s", name, seconds)
         counters.names.append(name)
-        if key is not None and bridge.is_storable(result):
+        if key is not None and (not extras or bridge.is_storable(result)):
             cache.store(key, bridge.serialize(result))
     else:
         counters.loaded += 1

@@ -17,6 +17,7 @@ import numpy as np
 from numba.core import types
 from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher, cpu_target
+from numba.core.typing.templates import builtin_registry
 from numba.np.numpy_support import as_dtype
 
 __all__ = ["fingerprint", "note", "storable_fingerprint", "typed_call"]
@@ -142,7 +143,32 @@ def _code(code: CodeType) -> Any:
     return (code.co_code.hex(), table.hex(), counts, names, [_constant(c) for c in code.co_consts])
 
 
+def _root(value: Any) -> str:
+    return str(getattr(value, "__module__", None) or "numba").split(".")[0]  # what Numba makes of text has no module
+
+
+def _is_foreign(template: Any) -> bool:
+    """Whether a rule of Numba's was made by somebody else."""
+    parts = (getattr(template, n, None) for n in ("_overload_func", "_definition_func", "generic"))
+    return _root(next((p for p in parts if p is not None), template)) not in ("numba", "jitgrad")
+
+
+_scanned: list[Any] = [0, False]
+
+
+def _is_extended() -> bool:
+    """Whether somebody has taught Numba known functions, or methods: what they mean then is nowhere to be read. (A
+    function of his own that Numba was taught is an unknown one anyway.)"""
+    if not _scanned[1]:
+        new = builtin_registry.functions[_scanned[0] :]
+        taught = any(_is_foreign(t) and _root(t.key) in _VERSIONS for t in new)
+        _scanned[:] = [len(builtin_registry.functions), taught or any(map(_is_foreign, builtin_registry.attributes))]
+    return bool(_scanned[1])
+
+
 def _read(function: Any) -> tuple[str, _Reader] | None:
+    if not isinstance(function, CPUDispatcher) or _is_extended():
+        return None
     reader = _Reader()
     try:
         text = repr(reader.dispatcher(function))
