@@ -244,6 +244,25 @@ class TestInsideOfKernels:
             story = f.explain(X, Y)
             assert (story.kernels, story.apart) == (1, ())
 
+    def test_objects_that_answer_to_any_name(self) -> None:
+        class Answers:
+            __slots__ = ()
+
+            def __getattr__(self, name: str) -> Any:
+                return object()
+
+        held, weight = Answers(), jg.tensor(Y)
+        f = jg.jit(lambda x: written(x, x) * weight if held else x)
+        np.testing.assert_allclose(f(X), X * np.sin(X) * Y, rtol=1e-14)
+
+    def test_captured_tensors_of_rules(self) -> None:
+        weight = jg.tensor(X)
+        op = jg.primitive(wave, vjp=lambda g, out, x, y: (g * weight, None))
+        f = jg.jit(jg.grad(total(op)))
+        np.testing.assert_array_equal(f(X, Y), X)
+        weight = jg.tensor(Y)
+        np.testing.assert_array_equal(f(X, Y), Y)
+
     def test_plain_functions_are_steps_of_their_own(self) -> None:
         f = jg.jit(lambda x, y: plain(x, y) + written(x, y))
         np.testing.assert_allclose(f(X, Y), 2 * X * np.sin(Y), rtol=1e-14)
