@@ -23,7 +23,7 @@ from jitgrad.core.graph import Atom, Constant, Extent, Node, Variable
 from jitgrad.core.primitive import Elementwise, Folded, Reduce
 from jitgrad.errors import UnsupportedError
 from jitgrad.kernels.loops import indent, literal, node_lines
-from jitgrad.kernels.text import function_source, inline
+from jitgrad.kernels.text import inline
 from jitgrad.ops.linear import (
     add_at,
     convert,
@@ -78,6 +78,7 @@ class Emitted:
     workspace: Workspace
     body: list[str]  # the lines after the arguments are read
     helpers: str
+    extras: dict[str, Any]  # functions of the user, by their names in the source
     shapes: list[tuple[str, ...]]  # of outputs, in symbols of extents
     formulas: list[str | None]
     returned: int | None  # the number of the result that the kernel returns instead of writing it
@@ -101,6 +102,7 @@ class _Emitter:
         self.captured: list[Constant] = []
         self.numbers: list[float] = []
         self.helpers: dict[str, str] = {}
+        self.extras: dict[str, Any] = {}
         self.outputs: list[Buffer] = []
         self.returned: int | None = None
         self.filled: set[Variable] = set()  # results of scatters that were set to zero
@@ -599,7 +601,8 @@ class _Emitter:
 
     def call(self, run: Call) -> list[str]:
         node, kernel = run.node, run.call.kernel
-        self.helpers[kernel.name] = function_source(kernel.function)
+        self.helpers[kernel.name] = kernel.source
+        self.extras.update(kernel.extras)
         for a in node.inputs:
             self._must_be_named(a)
         atoms = (*node.inputs, *node.outputs)
@@ -674,6 +677,7 @@ class _Emitter:
             workspace,
             body,
             helpers + outlined.source(),
+            self.extras,
             shapes,
             self.extents.formulas,
             self.returned,

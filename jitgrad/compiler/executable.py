@@ -11,7 +11,7 @@ from jitgrad.compiler.emit import Emitted, emit
 from jitgrad.compiler.fuse import can_fuse, plan
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.eager import run as run_primitive
-from jitgrad.errors import JitgradError
+from jitgrad.errors import JitgradError, ShapeError
 from jitgrad.kernels.kernel import entry_point
 
 __all__ = ["Executable"]
@@ -27,7 +27,7 @@ class FusedStep:
         self.plan = plan(graph.verify())
         self.emitted: Emitted = emit(name, self.plan)
         emitted = self.emitted
-        self.entry = entry_point(emitted.name, emitted.source, emitted.signature)
+        self.entry = entry_point(emitted.name, emitted.source, emitted.signature, emitted.extras)
         self.extents = np.array(emitted.extents, np.int64)
         self.numbers = np.array(emitted.numbers, np.float64)
         self.call = self._caller()
@@ -59,7 +59,7 @@ class FusedStep:
         value = f"{emitted.outputs[emitted.returned].name} = " if emitted.returned is not None else ""
         run = f"{value}entry({', '.join(arguments)})"
         if "raise " in emitted.helpers:
-            space["errors"], space["exact"] = (np.linalg.LinAlgError, IndexError), self._exact_error
+            space["errors"], space["exact"] = (np.linalg.LinAlgError, IndexError, ShapeError), self._exact_error
             lines += ["    try:", f"        {run}", "    except errors as error:"]
             lines.append(f"        raise exact(error, [{', '.join(names)}]) from None")
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import linecache
 import pickle
+from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
 
@@ -23,10 +24,10 @@ from numba.core.serialize import dumps
 
 from jitgrad._version import __version__
 from jitgrad.core import linalg_errors
-from jitgrad.errors import JitgradError
+from jitgrad.errors import JitgradError, ShapeError
 from jitgrad.kernels import blas, buffer, vecmath
 
-__all__ = ["called_function", "cpu", "deserialize", "make", "options", "serialize", "versions"]
+__all__ = ["called_function", "cpu", "deserialize", "is_storable", "make", "options", "serialize", "versions"]
 
 _njit: Any = numba.njit  # its stubs do not know every option
 _NAMESPACE: dict[str, Any] = {
@@ -36,6 +37,7 @@ _NAMESPACE: dict[str, Any] = {
     **buffer.INTRINSICS,
     **{n: getattr(linalg_errors, n) for n in linalg_errors.__all__},
     "np": np,
+    "ShapeError": ShapeError,
     "carray": getattr(numba, "carray"),  # noqa: B009  # its stubs do not know it
     "INF": float("inf"),
     "NAN": float("nan"),
@@ -120,11 +122,14 @@ def _argument(code: str) -> types.Type:
     return element
 
 
-def make(name: str, source: str, signature: tuple[str, ...]) -> CompileResult:
-    """Compile the function ``name`` of ``source`` for argument codes; ``r:DTYPE`` at the end: it returns a number."""
+def make(name: str, source: str, signature: tuple[str, ...], extras: Mapping[str, Any]) -> CompileResult:
+    """Compile the function ``name`` of ``source`` for argument codes; ``r:DTYPE`` at the end: it returns a number.
+
+    ``extras``: what further names in the source mean, functions of the user.
+    """
     filename = f"<jitgrad kernel {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    names = namespace()
+    names = {**namespace(), **extras}
     before = set(names)
     exec(compile(source, filename, "exec"), names)
     for helper in names.keys() - before - {name}:
@@ -163,8 +168,21 @@ def serialize(result: CompileResult) -> bytes:
     return bytes(dumps(result._reduce()))
 
 
-def deserialize(payload: bytes) -> CompileResult:
-    """The kernel of ``serialize``; the caller vouches for where the bytes come from."""
-    if b"NRT_" in payload:  # its code calls Numba's run-time library, which Numba makes ready only when it compiles
+def is_storable(result: Any) -> bool:
+    """Whether the code holds no addresses of this process (as functions of the user that call Python do)."""
+    return not result.library.has_dynamic_globals
+
+
+def deserialize(payload: bytes, calls_users: bool) -> CompileResult:
+    """The kernel of ``serialize``; the caller vouches for where the bytes come from.
+
+    ``calls_users``: its code may call whatever Numba has a library function for.
+    """
+    if calls_users:
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
+    if (
+        calls_users or b"NRT_" in payload
+    ):  # its code calls Numba's run-time library, which Numba makes ready only when it compiles
         rtsys.initialize(cpu_target.target_context)
     return CompileResult._rebuild(cpu_target.target_context, *pickle.loads(payload))  # type: ignore[no-any-return]

@@ -13,6 +13,7 @@ from typing import Any, Final
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.datamodel import models
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import NativeValue, intrinsic, register_model, unbox
 
 __all__ = ["FIELD_OFFSETS", "INTRINSICS", "Buffer", "Object", "Part"]
@@ -320,6 +321,16 @@ def origin(typingctx: Any, buffer: Any, out: Any, row: Any) -> Any:
     return types.intp(buffer, out, types.intp), generate
 
 
+@intrinsic
+def read_only(typingctx: Any, array: Any) -> Any:
+    """An array as one that Numba refuses to compile writes to."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
+
+    return array.copy(readonly=True)(array), generate
+
+
 def _pointer_maker(element: types.Type) -> Any:
     """An intrinsic like a part, which only gives the address."""
 
@@ -341,6 +352,7 @@ _ELEMENTS: Final = {
 }
 
 INTRINSICS: Final[dict[str, Any]] = {
+    "read_only": read_only,
     "load": load,
     "store": store,
     "data": data,

@@ -34,7 +34,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -526,9 +526,12 @@ _NEUTRAL = frozenset(
 )
 
 
-def kernel_key(environment: bytes, name: str, source: str, signature: tuple[str, ...]) -> str:
-    """The key of one kernel: a hash of its source and argument types, and of what every kernel depends on."""
-    return hashlib.sha256(environment + repr((name, source, signature)).encode()).hexdigest()
+def kernel_key(
+    environment: bytes, name: str, source: str, signature: tuple[str, ...], functions: Sequence[str] = ()
+) -> str:
+    """The key of one kernel: a hash of its source and argument types, of the user's functions that it calls (as
+    fingerprints), and of what every kernel depends on."""
+    return hashlib.sha256(environment + repr((name, source, signature, *functions)).encode()).hexdigest()
 
 
 def environment_key(

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +29,8 @@ __all__ = [
     "interop",
     "kernel_mode",
     "logger",
+    "recall",
+    "remember",
 ]
 
 
@@ -63,7 +65,8 @@ def _renew_lock() -> None:
 
 if hasattr(os, "register_at_fork"):  # another thread may hold the lock when the process forks
     os.register_at_fork(after_in_child=_renew_lock)
-_entries: dict[tuple[str, str, tuple[str, ...]], Callable[..., Any]] = {}
+_entries: dict[Any, Callable[..., Any]] = {}
+_NOTHING: Final[Mapping[str, Any]] = {}
 _results: list[Any] = []  # compiled code must outlive its entry point
 
 
@@ -78,21 +81,24 @@ def forget_kernels() -> None:
         _entries.clear()
 
 
-def entry_point(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., Any]:
+def entry_point(
+    name: str, source: str, signature: tuple[str, ...], extras: Mapping[str, Any] = _NOTHING
+) -> Callable[..., Any]:
     """The function ``name`` of ``source``, ready to be called with arguments of exactly these types.
 
     Argument codes: ``b:DTYPE`` a buffer of any rank,
     ``a:DTYPE:NDIM`` a C-contiguous array, ``n:DTYPE`` a number, ``o`` any object; ``r:DTYPE`` at the end: it returns a
     number.
+    ``extras``: what further names in the source mean, functions of the user.
     """
-    key = (kernel_mode(), source, signature)
+    key = (kernel_mode(), source, signature, *extras.items())
     found = _entries.get(key)
     if found is None:
         with _lock:
             found = _entries.get(key)
             if found is None:
                 maker = python_form.make if key[0] == "python" else _compiled
-                found = _entries[key] = maker(name, source, signature)
+                found = _entries[key] = maker(name, source, signature, extras)
     return found
 
 
@@ -104,33 +110,56 @@ def _bridge() -> Any:
     return bridge
 
 
-def _compiled(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., Any]:
+def _place(name: str, source: str, signature: tuple[str, ...], functions: Iterable[Any]) -> tuple[Any, str | None]:
+    """The cache on disk and the key in it; None where it cannot be told when a function of the user is another one."""
     bridge = _bridge()
     disk_cache = importlib.import_module("jitgrad.kernels.disk_cache")  # with Numba: not needed before
+    prints = [importlib.import_module("jitgrad.kernels.user_functions").storable_fingerprint(f) for f in functions]
     cache = disk_cache.default_cache()
+    if None in prints:
+        return cache, None
     cpu_name, cpu_features = bridge.cpu()
     environment = disk_cache.environment_key(
         versions=bridge.versions(), cpu_name=cpu_name, cpu_features=cpu_features, options=bridge.options()
     )
-    key = disk_cache.kernel_key(environment, name, source, signature)
+    return cache, disk_cache.kernel_key(environment, name, source, signature, prints)
+
+
+def recall(name: str, question: str, functions: Sequence[Any]) -> bytes | None:
+    """What was stored on disk for a question about functions of the user, if they are still the same."""
+    cache, key = _place(name, question, (), functions)
+    return None if key is None else cache.load(key)
+
+
+def remember(name: str, question: str, functions: Sequence[Any], answer: bytes) -> None:
+    """Store the answer for ``recall``."""
+    cache, key = _place(name, question, (), functions)
+    if key is not None:
+        cache.store(key, answer)
+
+
+def _compiled(name: str, source: str, signature: tuple[str, ...], extras: Mapping[str, Any]) -> Callable[..., Any]:
+    bridge = _bridge()
+    cache, key = _place(name, source, signature, extras.values())
     start = time.perf_counter()
-    payload = cache.load(key)
+    payload = None if key is None else cache.load(key)
     result = None
     if payload is not None:
         try:
-            result = bridge.deserialize(payload)
+            result = bridge.deserialize(payload, bool(extras))
         except Exception as error:  # whatever a stale pickle raises: compile again
             _warn_once(f"a kernel in {cache.directory} could not be loaded ({error!r}); it is compiled again")
     if result is None:
         start = time.perf_counter()
-        result = bridge.make(name, source, signature)
+        result = bridge.make(name, source, signature, extras)
         counters.compiled += 1
         seconds = time.perf_counter() - start
         counters.compile_seconds += seconds
         if seconds > _SLOW:
             logger().info("compiled %s in %.2f s", name, seconds)
         counters.names.append(name)
-        cache.store(key, bridge.serialize(result))
+        if key is not None and (not extras or bridge.is_storable(result)):
+            cache.store(key, bridge.serialize(result))
     else:
         counters.loaded += 1
         counters.load_seconds += time.perf_counter() - start
@@ -160,7 +189,13 @@ class ArrayKernel(KernelPart):
     def __init__(self, function: Callable[..., None]) -> None:
         super().__init__(function)
         self.name = function.__name__
+        self.extras: Mapping[str, Any] = _NOTHING
         self._entries: dict[Any, Callable[..., Any]] = {}
+
+    @property
+    def source(self) -> str:
+        """Its text, and that of the functions that it calls."""
+        return function_source(self.function)
 
     def __call__(self, *arguments: Any) -> None:
         self.entry_for(*arguments)(*arguments)
@@ -171,7 +206,7 @@ class ArrayKernel(KernelPart):
         entry = self._entries.get(key)
         if entry is None:
             signature = tuple(map(_code, arguments))
-            entry = self._entries[key] = entry_point(self.name, function_source(self.function), signature)
+            entry = self._entries[key] = entry_point(self.name, self.source, signature)
         return entry
 
 

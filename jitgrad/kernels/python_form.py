@@ -6,7 +6,7 @@ arrays: ``range(n)`` yields one index that means "all of it".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def _loop_namespace() -> dict[str, Any]:
     }
 
 
-def make(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., Any]:
+def make(name: str, source: str, signature: tuple[str, ...], extras: Mapping[str, Any]) -> Callable[..., Any]:
     """The function ``name`` of ``source`` as plain Python, silent about overflow and invalid values."""
     namespace: dict[str, Any] = {n: getattr(scalar, n) for n in scalar.__all__}
     namespace.update({n: getattr(m, n) for m in (blas_form, linalg_errors) for n in m.__all__})
@@ -59,6 +59,7 @@ def make(name: str, source: str, signature: tuple[str, ...]) -> Callable[..., An
         namespace[dtype] = typed(dtype)
     elementwise = "size(" in source or "last_extent(" in source
     namespace.update(_elementwise_namespace() if elementwise else _loop_namespace())
+    namespace.update(extras)
     exec(compile(source, f"<jitgrad kernel {name}>", "exec"), namespace)
     function = namespace[name]
 

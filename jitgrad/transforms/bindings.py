@@ -90,6 +90,8 @@ def _walked(function: Callable[..., Any], names: set[str]) -> Iterator[tuple[Ten
         if id(value) in seen or isinstance(value, np.ndarray | np.generic | str | bytes | int | float | None):
             continue
         seen.add(id(value))
+        if type(value).__module__.partition(".")[0] in ("numba", "llvmlite"):  # compiled code reads no tensors
+            continue
         if isinstance(value, types.FunctionType):
             for cell in value.__closure__ or ():
                 pending.append((_followed(cell, (_CELL,)), cell, (_CELL,)))
@@ -132,7 +134,8 @@ def _parts(value: Any, names: set[str]) -> Iterator[tuple[Any, Step]]:
         for name in sorted(names & vars(value).keys()):
             yield vars(value)[name], attrgetter(name)
     else:
-        for name, part in list(getattr(value, "__dict__", {}).items()):
+        held = getattr(value, "__dict__", None)
+        for name, part in list(held.items()) if isinstance(held, dict) else ():  # some objects answer to any name
             if isinstance(name, str):
                 yield part, attrgetter(name)
         for cls in type(value).__mro__[:-1]:

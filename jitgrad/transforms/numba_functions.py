@@ -95,11 +95,11 @@ def _dispatcher(
     source = program.kernel() + "\n\n" + "\n".join([*lines, f"    return {result}"]) + "\n"
     source = re.sub(r"\{a(\d+)\}", lambda m: words[int(m[1])], source)
     specs = [(t.dtype.name, t.ndim, f"{name}: {w}") for t, w in zip(arguments.tensors, words, strict=True)]
-    constants = program.constants
-    key = ("source", kernel_mode(), source, *specs, *(c.tobytes() for c in constants.values()))
+    constants, extras = program.constants, program.emitted.extras
+    key = ("source", kernel_mode(), source, *specs, *(c.tobytes() for c in constants.values()), *extras.items())
     found = owner._numba.get(key)
     if found is None:
-        found = owner._numba[key] = interop().make_dispatcher(name, source, constants, specs)
+        found = owner._numba[key] = interop().make_dispatcher(name, source, {**constants, **extras}, specs)
     return found
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, check_dtype, is_float, make_aval, result_dtype
 from jitgrad.core.dispatch import wrap
-from jitgrad.core.primitive import Custom, Host, Primitive
+from jitgrad.core.graph import Extent
+from jitgrad.core.primitive import ArrayCall, Custom, Host, Operand, Primitive
 from jitgrad.errors import ArgumentError, DefinitionError, DtypeError, NotDifferentiableError, ShapeError
+from jitgrad.kernels.kernel import kernel_mode
+from jitgrad.kernels.user_kernel import Called, UserKernel, is_dispatcher, note_function, user_kernel
+from jitgrad.ops.array_calls import Pairs, flat, whole
 from jitgrad.ops.linear import convert
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.transforms.private import zeros
@@ -48,8 +52,9 @@ def primitive(
     NotDifferentiableError. ``jvp(tangents, out, *operands)`` gives the tangent of the result. It is optional where
     ``vjp`` is written in jitgrad operations, since forward mode is then derived from it.
 
-    The operation works eagerly, in every transform, and under ``jit``, where it is a step of its own between the fused
-    kernels (it is not inlined into them); ``vmap`` runs it for one element after the other. Also a decorator:
+    The operation works eagerly, in every transform, and under ``jit``; ``vmap`` runs it for one element after the other.
+    Compiled code calls ``@njit`` functions itself, so that they can be part of functions for Numba; functions of plain
+    Python, and what Numba cannot compile for the operands, are steps of their own between the kernels. Also a decorator:
     ``@jg.primitive(vjp=...)``.
 
     Raises NotDifferentiableError, with the name of the operation, where a derivative without a rule is asked for.
@@ -104,12 +109,12 @@ class UserPrimitive:
         self.__name__ = self.name
         self.__wrapped__ = forward
         rule = Custom(_pull_rule(self, vjp), _push_rule(self, vjp, jvp), ())
-        self._primitive = Primitive(
-            self.name,
-            Host(_checked_run(self.name, forward, self.infer, _is_compiled(forward)), self.infer),
-            rule,
-            outputs=outputs,
-        )
+        call = None
+        if is_dispatcher(forward):
+            in_python = _checked_run(self.name, forward.py_func, self.infer, True)  # type: ignore[attr-defined]
+            call = _described(self.name, forward, in_python, outputs, range, self._alike, False)
+        run = _checked_run(self.name, forward, self.infer, is_dispatcher(forward))
+        self._primitive = Primitive(self.name, Host(run, self.infer, call=call), rule, outputs=outputs)
 
     def __call__(self, *operands: Any, **constants: Any) -> Any:
         """The result, a tensor, or a tuple of several."""
@@ -150,6 +155,26 @@ class UserPrimitive:
         results = [make_aval(tuple(map(int, s)), d or default) for s, d in zip(found, self.dtypes, strict=True)]
         return results[0] if self.outputs == 1 else tuple(results)
 
+    def _alike(self, inputs: Sequence[Operand], results: Sequence[Operand], constants: dict[str, Any]) -> Pairs:
+        """The axes of results that have the extent of an operand's, whatever it is."""
+        if self.shape is None:
+            return tuple(
+                ((x.position, i), (r.position, i + r.ndim - x.ndim))
+                for r in results
+                for x in inputs
+                for i, n in enumerate(x.shape)
+                if n == r.shape[i + r.ndim - x.ndim]
+            )
+        axes = [tuple([_Axis(n, (x.position, i)) for i, n in enumerate(x.shape)]) for x in inputs]
+        shapes = self.shape(*axes, **constants)
+        found = [shapes] if self.outputs == 1 else shapes
+        return tuple(
+            (n.place, (r.position, i))
+            for r, s in zip(results, found, strict=True)
+            for i, n in enumerate(s)
+            if isinstance(n, _Axis)
+        )
+
 
 def _dtypes(dtype: Any, outputs: int, name: str) -> list[Any]:
     listed = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * outputs
@@ -162,12 +187,66 @@ def _is_shape(shape: Any) -> bool:
     return isinstance(shape, tuple | list) and all(isinstance(n, int | np.integer) and n >= 0 for n in shape)
 
 
+# --------------------------------------------------------------------------- kernels that call the user's functions
+
+_CONSTANTS: Final = (bool, int, float, type(None))
+Describe = Callable[..., ArrayCall | None]
+
+
+class _Axis(int):
+    """An extent that remembers which operand's it is; arithmetic on it gives a plain int."""
+
+    place: tuple[int, int]
+
+    def __new__(cls, value: int, place: tuple[int, int]) -> _Axis:
+        made = super().__new__(cls, value)
+        made.place = place
+        return made
+
+
+def _described(
+    title: str,
+    function: Callable[..., Any],
+    in_python: Callable[..., Any],
+    outputs: int,
+    arguments: Callable[[int], Iterable[Any]],
+    alike: Callable[..., Pairs],
+    is_rule: bool,
+) -> Describe:
+    """The call of a Numba function by a kernel, as a function of operands, results and constants.
+
+    ``arguments(n)``: positions of operands, and tuples of them, as the function takes them; ``alike``: which axes of
+    operands and results have the same extent.
+    """
+    note_function(function)
+    made: dict[Any, UserKernel | None] = {}
+
+    def call(*values: Operand, **constants: Any) -> ArrayCall | None:
+        inputs, results = values[:-outputs], values[-outputs:]
+        numbers = [int(v) if isinstance(v, Extent) else v for v in constants.values()]
+        if any(type(v) not in _CONSTANTS or (type(v) is int and not -(1 << 63) <= v < 1 << 63) for v in numbers):
+            return None
+        kinds = tuple((k, type(v).__name__) for k, v in zip(constants, numbers, strict=True))
+        key = (kernel_mode(), kinds, *((v.dtype, v.ndim) for v in values))
+        if key not in made:
+            given, wanted = (tuple((v.dtype.name, v.ndim) for v in part) for part in (inputs, results))
+            parts = (_tuples(arguments(len(inputs))), given, kinds, wanted)
+            made[key] = user_kernel(Called(title, function, in_python, *parts, is_rule))
+        kernel = made[key]
+        if kernel is None:
+            return None
+        folded = [whole(v) if v.ndim else flat(v) for v in values]
+        ordered = (*folded[:-outputs], *constants.values(), *folded[-outputs:])
+        return ArrayCall(kernel, ordered, alike(inputs, results, constants))
+
+    return call
+
+
+def _tuples(values: Any) -> tuple[Any, ...]:
+    return tuple([_tuples(v) if isinstance(v, tuple | list) else v for v in values])
+
+
 # --------------------------------------------------------------------------- running the user's functions
-
-
-def _is_compiled(function: Any) -> bool:
-    """Whether this is an ``@njit`` function (asked without importing Numba)."""
-    return hasattr(function, "py_func") and hasattr(function, "nopython_signatures")
 
 
 def _handed(array: Array, compiled: bool) -> Any:
@@ -282,14 +361,21 @@ def _compiled_rule(
         "for higher ones"
     )
 
-    def run(*values: Any, **constants: Any) -> Any:
-        found = _as_tuple(function(*split(values), **constants))
-        wanted = results([aval_of(np.asarray(v)) for v in values])
-        if len(found) != len(wanted):
-            raise ArgumentError(f"{name} gave {len(found)} results where {len(wanted)} were expected")
-        # what integers get means nothing, whatever it is
-        checked = [r if is_float(a.dtype) else None for r, a in zip(found, wanted, strict=True)]
-        return checked[0] if len(checked) == 1 else checked
+    def running(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*values: Any, **constants: Any) -> Any:
+            found = _as_tuple(function(*split(values), **constants))
+            wanted = results([aval_of(np.asarray(v)) for v in values])
+            if len(found) != len(wanted):
+                raise ArgumentError(f"{name} gave {len(found)} results where {len(wanted)} were expected")
+            # what integers get means nothing, whatever it is
+            checked = [r if is_float(a.dtype) else None for r, a in zip(found, wanted, strict=True)]
+            return checked[0] if len(checked) == 1 else checked
+
+        return run
+
+    def alike(inputs: Sequence[Operand], made: Sequence[Operand], _: Any) -> Pairs:
+        pairs = zip(results(inputs), made, strict=True)
+        return tuple(((x.position, i), (r.position, i)) for x, r in pairs for i in range(x.ndim))
 
     made: dict[int, Primitive] = {}
 
@@ -302,7 +388,10 @@ def _compiled_rule(
                 avals_of_results = results(avals)
                 return avals_of_results[0] if count == 1 else tuple(avals_of_results)
 
-            implementation = Host(_checked_run(name, run, infer, True), infer)
+            run = _checked_run(name, running(function), infer, True)
+            in_python = _checked_run(name, running(function.py_func), infer, True)  # type: ignore[attr-defined]
+            call = _described(name, function, in_python, count, lambda n: split(range(n)), alike, True)
+            implementation = Host(run, infer, call=call)
             refusal = Custom(_refusing(message), _raising(message), ())
             found = made[len(values)] = Primitive(name, implementation, refusal, outputs=count)
         return _as_tuple(found(*values, **constants))
@@ -324,7 +413,7 @@ def _pull_rule(owner: UserPrimitive, vjp: Callable[..., Any] | None) -> Callable
     def split(values: Sequence[Any]) -> list[Any]:
         return [whole(values[:count]), whole(values[count : 2 * count]), *values[2 * count :]]
 
-    if _is_compiled(vjp):
+    if is_dispatcher(vjp):
         compiled = _compiled_rule(owner, "vjp", vjp, lambda avals: avals[2 * count :], split)
 
         def call(g: Any, out: Any, operands: Sequence[Any], constants: dict[str, Any]) -> tuple[Any, ...]:
@@ -360,13 +449,13 @@ def _push_rule(
             return _raising(
                 f"{owner.name} has no derivative: give jg.primitive a vjp or jvp, or detach its operands where none is wanted"
             )
-        if _is_compiled(vjp):
+        if is_dispatcher(vjp):
             return _raising(
                 f"{owner.name} has no forward-mode rule, since its vjp is compiled: give jg.primitive a jvp, or use reverse mode"
             )
         return functools.partial(_transposed, owner, vjp)
 
-    if _is_compiled(jvp):
+    if is_dispatcher(jvp):
 
         def split(values: Sequence[Any]) -> list[Any]:
             n = (len(values) - count) // 2
