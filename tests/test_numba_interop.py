@@ -291,7 +291,7 @@ CRITICAL = {
 CRITICAL_FOR_GRADIENTS = {
     **CRITICAL, "einsum": {1}, "running products": {0}, "running products of rows": {0},
 }  # fmt: skip
-RIGID_FOR_GRADIENTS = {"singular vectors", "columns made orthogonal"}
+RIGID_FOR_GRADIENTS = {"eigenvectors", "singular vectors", "columns made orthogonal"}
 
 
 def may_refuse(name, shapes, critical):
@@ -348,6 +348,65 @@ def test_too_few_degrees_of_freedom_are_never_another_number(ddof):
                 np.testing.assert_allclose(value, np.var(x, ddof=ddof) ** 2, rtol=1e-12)
                 slope = 4 * np.var(x, ddof=ddof) * (x - x.mean()) / (n - ddof)
                 np.testing.assert_allclose(gradient, slope, rtol=1e-11, atol=1e-13)
+
+
+MEANS_OF_PARTS = {
+    "last ten": lambda x: np.mean(x[-10:] ** 2),
+    "variance of four": lambda x: np.var(x[:4]),
+    "from the end to a place": lambda x: np.mean(x[-3:2] ** 2),
+    "backwards by two": lambda x: np.mean(x[4::-2] ** 2),
+    "sorted": lambda x: np.mean(np.sort(x)[-5:] ** 2),
+    "running": lambda x: np.mean(np.cumsum(x[:5]) ** 2),
+    "whole and part": lambda x: np.mean(x) * np.mean(x[:8]),
+    "a thousand": lambda x: np.mean(x[:1000] ** 2),
+    "log": lambda x: np.log(np.mean(np.exp(x[:8]))),
+    "differences": lambda x: np.mean((x[1:] - x[:-1]) ** 2),
+    "sum": lambda x: np.sum(x[:4] ** 2),
+}
+ANY_LENGTH = {"differences", "sum"}
+
+
+@pytest.mark.parametrize("name", MEANS_OF_PARTS)
+@pytest.mark.filterwarnings("ignore")
+def test_means_of_parts_are_those_of_the_length_or_errors(name):
+    """How many elements a slice has changes its formula at the slice's bounds: 1/10 is 1/n below ten elements."""
+    both = jg.value_and_grad(MEANS_OF_PARTS[name])
+    rng = np.random.default_rng(0)
+    with config.override(kernels="python"):
+        for example in (3, 6, 1500):
+            step = jg.jit(both).njit(np.linspace(1.0, 2.0, example))
+            for n in (2, 3, 4, 5, 7, 9, 11, 20, 999, 1600, example):
+                x = rng.uniform(1.0, 2.0, n)
+                try:
+                    value, gradient = step(x)
+                except ValueError:
+                    assert n != example
+                    assert name not in ANY_LENGTH
+                    continue
+                wanted, slope = both(x)
+                np.testing.assert_allclose(value, wanted, rtol=1e-12)
+                np.testing.assert_allclose(gradient, slope, rtol=1e-11)
+
+
+def test_a_part_longer_than_all_that_was_tried():
+    function = jg.value_and_grad(lambda x, y, z: np.mean(x[:1000] ** 2) + np.sum(y) * np.sum(z))
+    with config.override(kernels="python"):
+        step = jg.jit(function).njit(np.ones(5), np.ones(4), np.ones(3))
+        np.testing.assert_allclose(step(np.ones(5), np.ones(4), np.ones(3))[1], 0.4)
+        with pytest.raises(ValueError, match="another one"):
+            step(np.ones(5000), np.ones(4), np.ones(3))
+
+
+def test_the_traced_shapes_alone_with_extents_that_only_the_shapes_ask_for():
+    def function(x, i):
+        v = x[i]
+        v[1:2] = 0.5
+        return v
+
+    x, i = np.arange(12.0).reshape(4, 3), np.array([0, 2, 1, 3])
+    wanted = x[i]
+    wanted[1:2] = 0.5
+    np.testing.assert_array_equal(jg.jit(function).njit(x, i, freeze=True)(x, i), wanted)
 
 
 def test_a_function_may_have_the_name_of_a_part_of_its_kernel():

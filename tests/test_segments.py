@@ -211,3 +211,13 @@ def test_temporaries_share_memory_only_when_they_are_not_needed_at_once(spans: l
     exec("\n".join(made.lines), {"work": None}, space)
     offsets = sorted(space[t.name][0] for t in made.places)
     assert offsets == list(range(0, made.nbytes, 64))
+
+
+def test_the_users_text_is_not_taken_for_a_temporary() -> None:
+    def loss(x: Any) -> Any:
+        tmp7 = np.sort(x)
+        return np.sum(tmp7 * x)
+
+    value, gradient = jit(jg.value_and_grad(loss))(np.array([3.0, 1.0, 2.0]))
+    assert value == 11.0
+    np.testing.assert_array_equal(gradient, [1.0 + 2.0, 2.0 + 3.0, 3.0 + 1.0])  # sorted + place

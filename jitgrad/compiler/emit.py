@@ -671,7 +671,7 @@ class _Emitter:
             text(body, outlined.source()),
             text(arranged(lines), outlined.listing()),
             self.captured,
-            self.extents.values,
+            list(self.extents.values),  # more symbols may be asked for later
             self.numbers,
             self.outputs,
             workspace,
@@ -679,7 +679,7 @@ class _Emitter:
             helpers + outlined.source(),
             self.extras,
             shapes,
-            self.extents.formulas,
+            list(self.extents.formulas),
             self.returned,
             tuple(codes),
         )

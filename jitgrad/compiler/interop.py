@@ -18,13 +18,14 @@ from typing import Any, Final
 import numpy as np
 
 from jitgrad.compiler.emit import Buffer, Emitted, emit
-from jitgrad.compiler.extents import Extents
+from jitgrad.compiler.extents import Extents, index_axes
 from jitgrad.compiler.fuse import can_fuse, plan
 from jitgrad.compiler.passes import simplify
 from jitgrad.compiler.shapes import NotGeneral, RunTimeShapes
 from jitgrad.core.aval import aval_of
-from jitgrad.core.graph import Atom, Constant, Graph
+from jitgrad.core.graph import Atom, Constant, Graph, Node
 from jitgrad.errors import UnsupportedError
+from jitgrad.ops.linear import diagonal_view, place, place_diagonal, slice_view
 
 __all__ = ["Program", "Traced", "numba_program"]
 
@@ -267,6 +268,12 @@ def _generalized(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, f
         return None
     if not all(general.explains(t) for t in (base, *others)) or not general.gives(shapes, first.output_shapes()):
         return None
+    edges = _edges(base) if _has_numbers(base.graph) else []
+    general.keep_sides(edges, _tried_near(edges, attempt, len(free)))
+    if not general.gives(shapes, first.output_shapes()):
+        return None
+    if not general.has_numbers_of(first, shapes):
+        return None
     if first.emitted.body == base.emitted.body and not general.explains(first):
         return None
     checks = list(general.checks(name))
@@ -291,6 +298,46 @@ def _generalized(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, f
     constants = _constants(base.emitted)
     outputs = first.output_shapes()
     return Program(base.emitted, list(base.graph.inputs), definitions, checks, constants, names, outputs)
+
+
+def _has_numbers(graph: Graph) -> bool:
+    """Whether there are numbers that may be derived from extents."""
+    literals = {float(a.value) for n in graph.nodes for a in n.inputs if isinstance(a, Constant) and a.is_literal}
+    return not literals <= {0.0, 1.0, -1.0}
+
+
+def _edges(base: _Attempt) -> list[tuple[str, int]]:
+    """Where an extent decides what a slice or a diagonal is cut by: symbols of axes, and the bounds on them."""
+    found: dict[tuple[str, int], None] = {}
+
+    def note(node: Node) -> None:
+        if node.primitive in (slice_view, place):
+            whole = node.inputs[0] if node.primitive is slice_view else node.outputs[0]
+            for _, axis, entry in index_axes(node.params["index"], whole.aval.ndim):
+                ends = [abs(int(n)) for n in entry[:2] if n] if isinstance(entry, tuple) else []
+                for bound in {*ends, sum(ends)} - {0}:  # from the one end to a place that is counted from the other
+                    for n in (bound, bound + 1):  # backwards the last element counts
+                        found[base.extents.symbol(whole, axis), n] = None
+        elif node.primitive in (diagonal_view, place_diagonal) and node.params["offset"]:
+            whole = node.inputs[0] if node.primitive is diagonal_view else node.outputs[0]
+            for axis in (node.params["axis1"], node.params["axis2"]):
+                found[base.extents.symbol(whole, axis), abs(int(node.params["offset"]))] = None
+
+    for node in base.graph.nodes:
+        note(node)
+        for step in base.extents.views.get(id(node), ()):
+            note(step)
+    return [(s, bound) for s, bound in found if s != "1"]
+
+
+def _tried_near(
+    edges: Sequence[tuple[str, int]], attempt: Callable[[Sequence[int]], _Attempt | None], free: int
+) -> list[_Attempt]:
+    """Traces for extents on either side of the bounds."""
+    near = sorted({n for _, bound in edges for n in (2, bound - 1, bound) if n > 1})
+    tried = [attempt([n] * free) for n in near]
+    tried += [attempt([n + k for k in range(free)]) for n in near] if free > 1 else []
+    return [t for t in tried if t is not None]
 
 
 def _same_steps(a: _Attempt, b: _Attempt) -> bool:
@@ -404,6 +451,7 @@ class _General:
     def __init__(self, base: _Attempt, formulas: dict[str, str], replace: dict[str, str]) -> None:
         assert base.shapes is not None
         self.base = base
+        self.replace = replace
         self.shapes = base.shapes
         pattern = re.compile(
             "|".join(rf"(?<![\w.]){re.escape(t)}(?![\w.])" for t in sorted(replace, key=len, reverse=True))
@@ -438,6 +486,33 @@ class _General:
             **{f"c{k}": c for k, c in enumerate(its.numbers)},
         }
         return all(found[k] == v for k, v in numbers.items()) and self._outputs(found) == other.output_shapes()
+
+    def keep_sides(self, edges: Sequence[tuple[str, int]], tried: Sequence[_Attempt]) -> None:
+        """Where a trace near a bound is not explained, only extents on the side of the base trace are: a number that was
+        derived from the extent of a part (one over it, for a mean) is another one there."""
+        base = self._evaluate([v.aval.shape for v in self.base.graph.inputs])
+        assert base is not None
+        for other in tried:
+            shapes = tuple(v.aval.shape for v in other.graph.inputs)
+            found = self._evaluate(shapes)
+            if found is None or self.has_numbers_of(other, shapes):
+                continue
+            for s, bound in edges:
+                if (found[s] >= bound) != (base[s] >= bound):
+                    condition = f"{s} >= {bound}" if base[s] >= bound else f"{s} < {bound}"
+                    if condition not in self.shapes.conditions:
+                        self.shapes.conditions.append(condition)
+
+    def has_numbers_of(self, other: _Attempt, shapes: Shapes) -> bool:
+        """Whether the formulas give the numbers of another trace, one by one unless it has others."""
+        found = self._evaluate(shapes)
+        if found is None:
+            return False
+        mine, theirs = _literals(self.base.graph), _literals(other.graph)
+        if len(mine) != len(theirs):
+            return self.covers(other, shapes)
+        values = [eval(self.replace[repr(m)], {}, found) if repr(m) in self.replace else m for m in mine]
+        return all(m == t or (m != m and t != t) for m, t in zip(values, theirs, strict=True))  # noqa: PLR0124 (NaN)
 
     def gives(self, shapes: Shapes, outputs: list[tuple[int, ...]]) -> bool:
         """Whether arguments of these shapes give results of those."""

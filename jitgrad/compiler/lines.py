@@ -13,7 +13,7 @@ from typing import Final
 
 from jitgrad.core.graph import Node
 
-__all__ = ["UserLines", "arranged", "without_comments"]
+__all__ = ["UserLines", "arranged", "is_comment", "without_comments"]
 
 _WIDEST: Final = 80
 
@@ -48,7 +48,8 @@ class UserLines:
         return [f"# {'gradient, ' if backward else ''}{place}{f': {text}' if text else ''}"]
 
 
-def _is_comment(line: str) -> bool:
+def is_comment(line: str) -> bool:
+    """Whether a line is for readers alone; it quotes the user's text, which may contain anything."""
     return line.lstrip().startswith("#")
 
 
@@ -62,7 +63,7 @@ def _is_load(line: str) -> bool:
 
 def without_comments(lines: Sequence[str]) -> list[str]:
     """The statements alone."""
-    return [line for line in lines if not _is_comment(line)]
+    return [line for line in lines if not is_comment(line)]
 
 
 def arranged(lines: Sequence[str]) -> list[str]:
@@ -74,17 +75,17 @@ def arranged(lines: Sequence[str]) -> list[str]:
     moved: list[str] = []
     for line in lines:
         at = len(moved)
-        if _is_comment(line):
+        if is_comment(line):
             while at and _is_load(moved[at - 1]) and _depth(moved[at - 1]) == _depth(line):
-                if at > 1 and _is_comment(moved[at - 2]):
+                if at > 1 and is_comment(moved[at - 2]):
                     break
                 at -= 1
         moved.insert(at, line)
     kept: list[str] = []
     said = None
     for line, following in zip(moved, [*moved[1:], "#"], strict=True):
-        if _is_comment(line):
-            if _is_comment(following) or _depth(following) < _depth(line) or line.lstrip() == said:
+        if is_comment(line):
+            if is_comment(following) or _depth(following) < _depth(line) or line.lstrip() == said:
                 continue  # there is no statement to it, or the run goes on
             said = line.lstrip()
         kept.append(line)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from jitgrad.compiler.lines import arranged, without_comments
+from jitgrad.compiler.lines import arranged, is_comment, without_comments
 from jitgrad.kernels.loops import indent
 
 __all__ = ["Outlined"]
@@ -41,8 +41,7 @@ class Outlined:
 
         named = []
         for line in lines:
-            is_comment = line.lstrip().startswith("#")
-            named.append(line if is_comment else _GIVEN.sub(rename_given, _OWN.sub(rename_own, line)))
+            named.append(line if is_comment(line) else _GIVEN.sub(rename_given, _OWN.sub(rename_own, line)))
         order = sorted(given, key=lambda g: ("xnc".index(given[g][0]), int(given[g][1:])))
         head = ", ".join(given[g] for g in order)
         text = "\n".join([f"({head}):", *indent(without_comments(named), 1)])

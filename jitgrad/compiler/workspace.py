@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from jitgrad.compiler.lines import is_comment
+
 __all__ = ["Temporary", "Workspace", "lay_out"]
 
 _NAME: Final = re.compile(r"\btmp\d+\b")
@@ -49,7 +51,7 @@ class Workspace:
 
     def renamed(self, lines: Sequence[str]) -> list[str]:
         """The lines with the places' names."""
-        return [_NAME.sub(lambda m: self.names[m[0]], line) for line in lines]
+        return [line if is_comment(line) else _NAME.sub(lambda m: self.names[m[0]], line) for line in lines]
 
 
 def lay_out(temporaries: Sequence[Temporary], pieces: Sequence[Sequence[str]], apart: bool = True) -> Workspace:
@@ -62,7 +64,7 @@ def lay_out(temporaries: Sequence[Temporary], pieces: Sequence[Sequence[str]], a
     known = {t.name: t for t in temporaries}
     spans: dict[str, tuple[int, int]] = {}
     for number, lines in enumerate(pieces):
-        for name in (m[0] for line in lines for m in _NAME.finditer(line)):
+        for name in (m[0] for line in lines if not is_comment(line) for m in _NAME.finditer(line)):
             spans[name] = (spans[name][0] if name in spans else number, number)
     kinds: dict[tuple[str, Any], list[tuple[int, list[str]]]] = {}  # places: when they are free, and who has them
     for name, (first, last) in spans.items():
