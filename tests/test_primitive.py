@@ -790,3 +790,9 @@ class TestErrors:
             jg.primitive(np.sin, outputs=0)
         with pytest.raises(DefinitionError, match="2 dtypes for 1 results"):
             jg.primitive(np.sin, dtype=[float, float])
+
+
+def test_cache_info_counts_kernels_with_user_functions() -> None:
+    with kernels("compiled"):
+        jg.jit(lambda x: np.sum(compiled(x, x)))(X)
+        assert any(name.endswith("_kernel") for name in jg.cache_info().in_memory)

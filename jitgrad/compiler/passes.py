@@ -66,6 +66,8 @@ def _rewritten(graph: Graph, visit: Callable[[Node], list[Atom] | None]) -> Grap
 
 def _moved(params: dict[str, Any], instead: dict[Atom, Atom]) -> dict[str, Any]:
     """The parameters, with extents that now belong to the values put in place of others."""
+    if not params:
+        return params
     changed = {}
     for name, value in params.items():
         if isinstance(value, Extent) and value.atom in instead:

@@ -125,7 +125,7 @@ def clear_cache() -> int:
 
 def _names_in_memory() -> tuple[str, ...]:
     # A copy first: another thread may be adding a kernel.
-    sources = [source for _, source, _ in list(kernel._entries)]
+    sources = [source for _, source, *_ in list(kernel._entries)]
     return tuple(sorted(found[1] for source in sources if (found := _DEFINITION.search(source))))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from opcode import opmap
 from types import CodeType
@@ -84,6 +85,9 @@ class _Rename(ast.NodeTransformer):
         return node
 
 
+_HOLE: Final = re.compile(r"ARGUMENT(\d+)__|TARGET__")
+
+
 def inline(
     function: Callable[..., Any], arguments: Sequence[str], target: str, constant_type: str | None = None
 ) -> list[str]:
@@ -91,12 +95,23 @@ def inline(
 
     ``constant_type`` names the conversion for its float constants (``float32`` arithmetic must stay float32).
     """
+    # a negative number is an expression, not a name: `x**y` must not become `-2.0**y`
+    given = [f"({a})" if a.startswith("-") else a for a in arguments]
+
+    def filled(match: re.Match[str]) -> str:
+        return target if match[1] is None else given[int(match[1])]
+
+    return [_HOLE.sub(filled, line) for line in _template(function, len(given), constant_type)]
+
+
+@functools.cache
+def _template(function: Callable[..., Any], count: int, constant_type: str | None) -> list[str]:
+    """The lines for any arguments and target: unparsing a body takes longer than filling it in."""
+    arguments, target = [f"ARGUMENT{k}__" for k in range(count)], "TARGET__"
     definition = _definition(function)
     parameters = [a.arg for a in definition.args.args]
     if len(parameters) != len(arguments):
         raise DefinitionError(f"{function.__qualname__} takes {len(parameters)} arguments, not {len(arguments)}")
-    # a negative number is an expression, not a name: `x**y` must not become `-2.0**y`
-    arguments = [f"({a})" if a.startswith("-") else a for a in arguments]
     names = dict(zip(parameters, arguments, strict=True))
     for statement in definition.body:
         for part in ast.walk(statement):
