@@ -795,4 +795,4 @@ class TestErrors:
 def test_cache_info_counts_kernels_with_user_functions() -> None:
     with kernels("compiled"):
         jg.jit(lambda x: np.sum(compiled(x, x)))(X)
-        assert any(name.endswith("_kernel") for name in jg.cache_info().in_memory)
+        assert any(name.endswith("_kernel") for name in jg.cache_info().kernels)
