@@ -126,7 +126,9 @@ def clear_cache() -> int:
 def _names_in_memory() -> tuple[str, ...]:
     # A copy first: another thread may be adding a kernel.
     sources = [source for _, source, *_ in list(kernel._entries)]
-    return tuple(sorted(found[1] for source in sources if (found := _DEFINITION.search(source))))
+    return tuple(
+        sorted(found[-1] for source in sources if (found := _DEFINITION.findall(source)))
+    )  # what it calls is before
 
 
 def _count(kernels: int) -> str:
