@@ -13,45 +13,32 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.extents import index_axes, unit_reshape
 from jitgrad.compiler.fuse import SCATTERS, Call, Loop, Plan, Sink
+from jitgrad.compiler.indices import Index, Indices, NotFlat, added
 from jitgrad.compiler.lines import UserLines, arranged, without_comments
 from jitgrad.compiler.outline import Outlined
 from jitgrad.compiler.workspace import Temporary, Workspace, lay_out
 from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64
 from jitgrad.core.graph import Atom, Constant, Extent, Node, Variable
 from jitgrad.core.primitive import Elementwise, Folded, Reduce
-from jitgrad.errors import UnsupportedError
 from jitgrad.kernels.loops import indent, literal, node_lines
 from jitgrad.kernels.text import inline
 from jitgrad.ops.linear import (
     add_at,
     convert,
-    diagonal_view,
-    expand,
-    flip_view,
     gather,
     join,
     overwrite,
-    permute,
     pile,
     place,
     place_diagonal,
     put,
-    reshape_to,
     scatter_add,
-    slice_view,
     take_at,
 )
 from jitgrad.ops.products import vector_outer
 
 __all__ = ["Buffer", "Emitted", "emit"]
-
-Index = tuple[str, ...]
-
-
-class _NotFlat(Exception):
-    """This loop touches something that does not have its shape."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +72,6 @@ class Emitted:
     signature: tuple[str, ...]
 
 
-def _sum(*terms: str) -> str:
-    kept = [t for t in terms if t != "0"]
-    return " + ".join(kept) if kept else "0"
-
-
 class _Emitter:
     def __init__(self, name: str, plan: Plan) -> None:
         self.name = name
@@ -110,9 +92,7 @@ class _Emitter:
         self.counter = 0
         self.wide: dict[Variable, str] = {}  # float64 accumulators of float32 results
         # state of the loop that is being written
-        self.flat = False
-        self.here: Index = ()
-        self.space: tuple[str, ...] = ()
+        self.at = Indices(self.extents, self.fresh)
         self.stage = 0
         self.memo: dict[Any, str] = {}
         self.body: list[str] = []
@@ -170,25 +150,12 @@ class _Emitter:
 
     # ----------------------------------------------------------------- elements
 
-    def position(self, shape: tuple[str, ...], index: Index) -> str:
-        """The row-major position of an index."""
-        if self.flat and index == self.here and tuple(n for n in shape if n != "1") == self.space:
-            return "i"
-        if self.flat and any(i != "0" for i in index):
-            raise _NotFlat
-        text = "0"
-        for n, i in zip(shape, index, strict=True):
-            if n == "1":
-                continue
-            text = i if text == "0" else _sum(f"({text}) * {n}" if " " in text else f"{text} * {n}", i)
-        return text
-
     def load(self, atom: Atom, index: Index) -> str:
         key = (atom, index)
         found = self.memo.get(key)
         if found is None:
             found = self.memo[key] = self.fresh()
-            self.body.append(f"{found} = load({self.names[atom]}, {self.position(self.extents.shape(atom), index)})")
+            self.body.append(f"{found} = load({self.names[atom]}, {self.at.position_in(atom, index)})")
         return found
 
     def element(self, atom: Atom, index: Index) -> str:
@@ -231,7 +198,7 @@ class _Emitter:
         if isinstance(primitive.impl, Elementwise):
             arguments = []
             for a in node.inputs:
-                arguments.append((yield a, self._broadcast(a, node.outputs[0], index)))
+                arguments.append((yield a, self.at.broadcast(a, node.outputs[0], index)))
             self.body += self.comment(node)
             target = self.fresh()
             self.body += node_lines(node, arguments, target)
@@ -252,20 +219,20 @@ class _Emitter:
             self.body.append(f"{target} = {left} * {right}")
             return target
         if primitive is gather or primitive is take_at:
-            if self.flat and primitive is take_at:
-                raise _NotFlat
+            if self.at.flat and primitive is take_at:
+                raise NotFlat
             axis = params.get("axis", 0)
             where = yield node.inputs[1], (index if primitive is gather else index[axis : axis + 1])
             self._must_be_named(x)
             self.body += self.comment(node)
             target = self.fresh()
             if primitive is take_at:
-                where = self.position(self.extents.shape(x), (*index[:axis], where, *index[axis + 1 :]))
+                where = self.at.position(self.extents.shape(x), (*index[:axis], where, *index[axis + 1 :]))
             self.body.append(f"{target} = load({self.names[x]}, {where})")
             return target
         if primitive is place_diagonal:
-            if self.flat:
-                raise _NotFlat
+            if self.at.flat:
+                raise NotFlat
             row, column = index[params["axis1"]], index[params["axis2"]]
             around = [n for i, n in enumerate(index) if i not in (params["axis1"], params["axis2"])]
             name: str = yield x, (*around, row)
@@ -277,7 +244,7 @@ class _Emitter:
             self.body.append(f"{target} = sel({row} == {column}, {name}, {zero})")
             return target
         count = len(self.body)
-        source = self._source_index(node, index)
+        source = self.at.source(node, index)
         if len(self.body) > count:
             self.body[count:count] = self.comment(node)
         found: str = yield x, source
@@ -289,127 +256,19 @@ class _Emitter:
             self.names[atom] = f"b{len(self.captured)}"
             self.captured.append(atom)
 
-    def _broadcast(self, x: Atom, out: Atom, index: Index) -> Index:
-        """The index into an operand that is broadcast to ``out``."""
-        if self.flat and index == self.here:
-            if x.aval.size == 1:
-                return ("0",) * x.aval.ndim
-            if tuple(n for n in self.extents.shape(x) if n != "1") == self.space:
-                return self.here
-            raise _NotFlat
-        lead = out.aval.ndim - x.aval.ndim
-        return tuple("0" if n == 1 else index[lead + i] for i, n in enumerate(x.aval.shape))
-
-    def _source_index(self, node: Node, index: Index) -> Index:
-        """Where an element of a view is read from."""
-        primitive, params = node.primitive, node.params
-        (x, *_), (out, *_) = node.inputs, node.outputs
-        if self.flat and index == self.here:
-            same = tuple(n for n in self.extents.shape(x) if n != "1") == self.space
-            if primitive is expand:
-                if x.aval.size == 1:
-                    return ("0",) * x.aval.ndim
-                if same:
-                    return self.here
-            if primitive is reshape_to and same:
-                return self.here
-            if x.aval.size == 1:
-                return ("0",) * x.aval.ndim
-            raise _NotFlat
-        if primitive is expand:
-            return self._broadcast(x, out, index)
-        if primitive is permute:
-            found = [""] * len(index)
-            for j, axis in enumerate(params["axes"]):
-                found[axis] = index[j]
-            return tuple(found)
-        if primitive is flip_view:
-            shape = self.extents.shape(x)
-            return tuple(
-                f"{shape[i]} - 1 - ({v})" if i in params["axes"] and shape[i] != "1" else v for i, v in enumerate(index)
-            )
-        if primitive is reshape_to:
-            return self._reshaped_index(x, out, index)
-        if primitive is slice_view:
-            return self._sliced_index(x, params["index"], index)
-        if primitive is diagonal_view:
-            return self._diagonal_index(x, params, index)
-        raise UnsupportedError(f"{primitive.name} cannot be fused")
-
-    def _diagonal_index(self, x: Atom, params: dict[str, Any], index: Index) -> Index:
-        offset = params["offset"]
-        rest = iter(index[:-1])
-        shift = self.extents.number(abs(offset), f"{abs(offset)}") if offset else "0"
-        row = _sum(index[-1], shift if offset < 0 else "0")
-        column = _sum(index[-1], shift if offset > 0 else "0")
-        axes = {params["axis1"] % x.aval.ndim: row, params["axis2"] % x.aval.ndim: column}
-        return tuple(axes[i] if i in axes else next(rest) for i in range(x.aval.ndim))
-
-    def _reshaped_index(self, x: Atom, out: Atom, index: Index) -> Index:
-        pairs = unit_reshape(x.aval.shape, out.aval.shape)
-        if pairs is not None:
-            found = ["0"] * x.aval.ndim
-            for j, i in pairs:
-                found[i] = index[j]
-            return tuple(found)
-        position = self.fresh("p")
-        self.body.append(f"{position} = {self.position(self.extents.shape(out), index)}")
-        shape = self.extents.shape(x)
-        parts: list[str] = []
-        rest = position
-        for n in reversed(shape):
-            if n == "1":
-                parts.append("0")
-                continue
-            parts.append(f"({rest}) % {n}")
-            rest = f"({rest}) // {n}"
-        if parts and any(n != "1" for n in shape):  # the first axis needs no remainder
-            first = next(k for k in range(len(shape)) if shape[k] != "1")
-            text = parts[len(shape) - 1 - first]
-            parts[len(shape) - 1 - first] = text[: text.rindex(" % ")]
-        found = []
-        for part in reversed(parts):
-            if part == "0":
-                found.append(part)
-            else:
-                name = self.fresh("p")
-                self.body.append(f"{name} = {part}")
-                found.append(name)
-        return tuple(found)
-
-    def _sliced_index(self, x: Atom, entries: Any, index: Index) -> Index:
-        found = ["0"] * x.aval.ndim
-        for j, i, entry in index_axes(entries, x.aval.ndim):
-            extent = x.aval.shape[i]
-            if not isinstance(entry, tuple):
-                at = entry + extent if entry < 0 else entry
-                n = self.extents.symbol(x, i)
-                found[i] = self.extents.number(at, f"{n} - {-entry}" if entry < 0 else f"{entry}") if at else "0"
-                continue
-            assert j is not None
-            start, _, step = slice(*entry).indices(extent)
-            if extent == 1:
-                continue
-            moved = index[j] if step == 1 else f"({index[j]}) * {step}" if index[j] != "0" else "0"
-            formula = f"slice_start({', '.join(map(repr, entry))}, {self.extents.symbol(x, i)})"
-            found[i] = _sum(self.extents.number(start, formula) if start else "0", moved)
-        return tuple(found)
-
     # ----------------------------------------------------------------- loops
 
     def loop(self, loop: Loop) -> list[str]:
         if len(loop.space) > 1:
             try:
                 return self._nest(loop, flat=True)
-            except _NotFlat:
+            except NotFlat:
                 pass
         return self._nest(loop, flat=False)
 
     def _nest(self, loop: Loop, flat: bool) -> list[str]:
-        self.flat = flat and len(loop.space) > 1
-        self.space = loop.space
-        self.memo = {}
-        self.body = []
+        self.memo, self.body = {}, []
+        self.at.enter(loop.space, flat and len(loop.space) > 1, self.body)
         before: list[str] = []
         after: list[str] = []
         rows: dict[int, tuple[list[str], list[str]]] = {}  # depth -> lines before and after the inner loops
@@ -417,9 +276,9 @@ class _Emitter:
             ndim = len(sink.space)
             names = iter(f"i{k}" for k in range(len(loop.space)))
             index = tuple("0" if n == "1" else next(names) for n in sink.space)
-            self.here = index
+            self.at.here = index
             getattr(self, f"_{sink.kind}")(sink, index, before, after, rows, ndim)
-        if self.flat:
+        if self.at.flat:
             total = " * ".join(loop.space)
             return [*before, f"for i in range({total}):", *indent(self.body, 1), *after]
         lines = list(self.body)
@@ -436,10 +295,7 @@ class _Emitter:
             self.locals[sink.target] = value
             if sink.target not in self.names:
                 return
-        self.body.append(f"store({self.names[sink.target]}, {self._own_position(sink.target, index)}, {value})")
-
-    def _own_position(self, atom: Atom, index: Index) -> str:
-        return self.position(self.extents.shape(atom), index)
+        self.body.append(f"store({self.names[sink.target]}, {self.at.position_in(sink.target, index)}, {value})")
 
     def _reduce(self, sink: Sink, index: Index, before: list[str], after: list[str], rows: Any, ndim: int) -> None:
         node = sink.node
@@ -485,8 +341,8 @@ class _Emitter:
         kept = tuple(index[i] for i in range(len(index)) if i not in axes)
         running = [i for i in index if i != "0"]
         summed = [index[a] for a in axes if index[a] != "0"]
-        if self.flat and len(summed) != len(running):
-            raise _NotFlat
+        if self.at.flat and len(summed) != len(running):
+            raise NotFlat
         split = len(running) - len(summed)
         if running[split:] == summed:  # the reduced axes are the innermost ones: a local accumulator
             total = self.fresh("sum")
@@ -506,7 +362,7 @@ class _Emitter:
             name = self._temporary(accumulator, target)
         size = " * ".join(n for n in self.extents.shape(target) if n != "1") or "1"
         before += [*comment, f"for j in range({size}):", f"    store({name}, j, {start})"]
-        position = self._own_position(target, kept)
+        position = self.at.position_in(target, kept)
         old, new = self.fresh("old"), self.fresh("new")
         self.body += comment
         self.body.append(f"{old} = load({name}, {position})")
@@ -539,18 +395,11 @@ class _Emitter:
             if target in self.names:
                 end.append(f"store({self.names[target]}, 0, {local})")
             return
-        end.append(f"store({self.names[target]}, {self._plain_position(target, kept)}, {value})")
-
-    def _plain_position(self, target: Variable, index: Index) -> str:
-        flat, self.flat = self.flat, False
-        try:
-            return self.position(self.extents.shape(target), index)
-        finally:
-            self.flat = flat
+        end.append(f"store({self.names[target]}, {self.at.plain_position(target, kept)}, {value})")
 
     def _scatter(self, sink: Sink, index: Index, before: list[str], after: list[str], rows: Any, ndim: int) -> None:
-        if self.flat:
-            raise _NotFlat
+        if self.at.flat:
+            raise NotFlat
         node = sink.node
         assert node is not None
         out = sink.target
@@ -577,12 +426,12 @@ class _Emitter:
         if primitive is scatter_add or primitive is put:
             return self.element(node.inputs[-1], index)
         if primitive is place:
-            index = self._sliced_index(out, params["index"], index)
+            index = self.at.sliced(out, params["index"], index)
         elif primitive is place_diagonal:
-            index = self._diagonal_index(out, params, index)
+            index = self.at.diagonal(out, params, index)
         elif primitive is overwrite:
             for step in reversed(self.extents.views[id(node)]):
-                index = self._source_index(step, index)
+                index = self.at.source(step, index)
         else:
             axis = params["axis"]
             if primitive is add_at:
@@ -591,11 +440,11 @@ class _Emitter:
                 before_it = node.inputs[: sink.part]
                 start = sum(p.aval.shape[axis] for p in before_it)
                 formula = " + ".join(self.extents.symbol(p, axis) for p in before_it)
-                at = _sum(self.extents.number(start, formula) if start else "0", index[axis])
+                at = added(self.extents.number(start, formula) if start else "0", index[axis])
             else:  # pile
                 at = str(sink.part)
             index = (*index[:axis], at, *index[axis + (primitive is not pile) :])
-        return self._own_position(out, index)
+        return self.at.position_in(out, index)
 
     # ----------------------------------------------------------------- calls
 
@@ -686,7 +535,8 @@ class _Emitter:
 
     def _copy(self, buffer: Buffer, atom: Atom) -> list[str]:
         """A result that is an argument, a constant, or a result already: its own copy."""
-        self.memo, self.body, self.flat = {}, [], False
+        self.memo, self.body = {}, []
+        self.at.enter((), False, self.body)
         if isinstance(atom, Constant) and atom.is_literal:
             return [f"store({buffer.name}, 0, {self.number(atom.value.item(), atom.aval.dtype)})"]
         if atom in self.locals:
