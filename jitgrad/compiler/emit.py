@@ -7,15 +7,16 @@ run over the axes of their space; where all that a loop touches has exactly its 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.compiler.fuse import SCATTERS, Call, Loop, Plan, Sink
+from jitgrad.compiler.fuse import JOINS, SCATTERS, Call, Loop, Plan, Sink
 from jitgrad.compiler.indices import Index, Indices, NotFlat, added
 from jitgrad.compiler.lines import UserLines, arranged, without_comments
+from jitgrad.compiler.nests import Accumulator, Nest
 from jitgrad.compiler.outline import Outlined
 from jitgrad.compiler.workspace import Temporary, Workspace, lay_out
 from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64
@@ -41,6 +42,9 @@ from jitgrad.ops.products import vector_outer
 __all__ = ["Buffer", "Emitted", "emit"]
 
 
+_APART: Final = JOINS | {place, place_diagonal}  # they write every place once
+
+
 @dataclass(frozen=True)
 class Buffer:
     """An array argument: its name in the source, and its aval for this trace."""
@@ -63,7 +67,12 @@ class Emitted:
     numbers: list[float]
     outputs: list[Buffer]
     workspace: Workspace
-    body: list[str]  # the lines after the arguments are read
+    arguments: list[str]
+    head: list[str]  # the lines that read extents and numbers
+    body: list[str]  # the lines after that
+    runs: list[Nest | list[str]]  # what the body runs, one after the other (before temporaries have their places)
+    locals: dict[str, np.dtype[Any]]  # the variables that hold numbers between runs
+    result: str | None  # the variable that is returned
     helpers: str
     extras: dict[str, Any]  # functions of the user, by their names in the source
     shapes: list[tuple[str, ...]]  # of outputs, in symbols of extents
@@ -96,6 +105,7 @@ class _Emitter:
         self.stage = 0
         self.memo: dict[Any, str] = {}
         self.body: list[str] = []
+        self.nest = Nest((), (), False)
 
     # ----------------------------------------------------------------- arguments
 
@@ -258,7 +268,7 @@ class _Emitter:
 
     # ----------------------------------------------------------------- loops
 
-    def loop(self, loop: Loop) -> list[str]:
+    def loop(self, loop: Loop) -> Nest:
         if len(loop.space) > 1:
             try:
                 return self._nest(loop, flat=True)
@@ -266,29 +276,19 @@ class _Emitter:
                 pass
         return self._nest(loop, flat=False)
 
-    def _nest(self, loop: Loop, flat: bool) -> list[str]:
-        self.memo, self.body = {}, []
-        self.at.enter(loop.space, flat and len(loop.space) > 1, self.body)
-        before: list[str] = []
-        after: list[str] = []
-        rows: dict[int, tuple[list[str], list[str]]] = {}  # depth -> lines before and after the inner loops
+    def _nest(self, loop: Loop, flat: bool) -> Nest:
+        extents = tuple(map(self.extents.value, loop.space))
+        nest = self.nest = Nest(loop.space, extents, flat)
+        self.memo, self.body = {}, nest.body
+        self.at.enter(loop.space, flat, self.body)
         for sink in loop.sinks:
-            ndim = len(sink.space)
             names = iter(f"i{k}" for k in range(len(loop.space)))
             index = tuple("0" if n == "1" else next(names) for n in sink.space)
             self.at.here = index
-            getattr(self, f"_{sink.kind}")(sink, index, before, after, rows, ndim)
-        if self.at.flat:
-            total = " * ".join(loop.space)
-            return [*before, f"for i in range({total}):", *indent(self.body, 1), *after]
-        lines = list(self.body)
-        for depth in range(len(loop.space) - 1, -1, -1):
-            lines = [f"for i{depth} in range({loop.space[depth]}):", *indent(lines, 1)]
-            if depth in rows:
-                lines = [*rows[depth][0], *lines, *rows[depth][1]]
-        return [*before, *lines, *after]
+            getattr(self, f"_{sink.kind}")(sink, index)
+        return nest
 
-    def _store(self, sink: Sink, index: Index, *unused: Any) -> None:
+    def _store(self, sink: Sink, index: Index) -> None:
         source = sink.target if sink.node is None else sink.node.inputs[0]  # what a write starts from is copied
         value = self.element(source, index)
         if self._is_local(sink.target):
@@ -297,14 +297,14 @@ class _Emitter:
                 return
         self.body.append(f"store({self.names[sink.target]}, {self.at.position_in(sink.target, index)}, {value})")
 
-    def _reduce(self, sink: Sink, index: Index, before: list[str], after: list[str], rows: Any, ndim: int) -> None:
+    def _reduce(self, sink: Sink, index: Index) -> None:
         node = sink.node
         assert node is not None
         assert isinstance(node.primitive.impl, Reduce)
         impl, axes = node.primitive.impl, node.params["axes"]
-        self._fold(sink, self.element(node.inputs[0], index), index, axes, impl, before, after, rows)
+        self._fold(sink, self.element(node.inputs[0], index), index, axes, impl)
 
-    def _dot(self, sink: Sink, index: Index, before: list[str], after: list[str], rows: Any, ndim: int) -> None:
+    def _dot(self, sink: Sink, index: Index) -> None:
         node = sink.node
         assert node is not None
         x, y = (self.element(a, index) for a in node.inputs)
@@ -313,22 +313,17 @@ class _Emitter:
         self.body += comment
         self.body.append(f"{product} = float64({x}) * {y}")
         total = self.fresh("sum")
-        before += [*comment, f"{total} = 0.0"]
+        self._accumulate(
+            total, FLOAT64, [*comment, f"{total} = 0.0"], lambda value: [f"{total} = radd({total}, {value})"]
+        )
         self.body.append(f"{total} = radd({total}, {product})")
-        after += comment
-        self._deliver(sink.target, total, after, ())
+        self.nest.after += comment
+        self._deliver(sink.target, total, self.nest.after, ())
 
-    def _fold(
-        self,
-        sink: Sink,
-        value: str,
-        index: Index,
-        axes: tuple[int, ...],
-        impl: Reduce,
-        before: list[str],
-        after: list[str],
-        rows: dict[int, tuple[list[str], list[str]]],
-    ) -> None:
+    def _accumulate(self, name: str, dtype: np.dtype[Any], start: list[str], fold: Callable[[str], list[str]]) -> None:
+        self.nest.accumulators.append(Accumulator(name, dtype, start, fold))
+
+    def _fold(self, sink: Sink, value: str, index: Index, axes: tuple[int, ...], impl: Reduce) -> None:
         assert sink.node is not None
         comment = self.comment(sink.node)
         x = sink.node.inputs[0]
@@ -346,22 +341,29 @@ class _Emitter:
         split = len(running) - len(summed)
         if running[split:] == summed:  # the reduced axes are the innermost ones: a local accumulator
             total = self.fresh("sum")
+            begin = [*comment, f"{total} = {start}"]
             if not summed and running:  # every element is a result of its own
-                begin = end = self.body
+                self.body += begin
+                end = self.body
+            elif split == 0:
+                self._accumulate(total, accumulator, begin, lambda v: inline(impl.step, [total, v], total, kind))
+                end = self.nest.after
             else:
-                begin, end = (before, after) if split == 0 else rows.setdefault(split, ([], []))
-            begin += [*comment, f"{total} = {start}"]
+                head, end = self.nest.rows.setdefault(split, ([], []))
+                head += begin
             self.body += comment
             self.body += inline(impl.step, [total, value], total, kind)
             end += comment
             self._finish(sink.target, total, count, impl, end, kept)
             return
+        if running[0] not in kept:
+            self.nest.divisible = False  # all of the outermost axis goes to the same places
         target = sink.target
         name = self.names[target]
         if accumulator != target.aval.dtype:
             name = self._temporary(accumulator, target)
         size = " * ".join(n for n in self.extents.shape(target) if n != "1") or "1"
-        before += [*comment, f"for j in range({size}):", f"    store({name}, j, {start})"]
+        self.nest.before += [*comment, f"for j in range({size}):", f"    store({name}, j, {start})"]
         position = self.at.position_in(target, kept)
         old, new = self.fresh("old"), self.fresh("new")
         self.body += comment
@@ -375,7 +377,7 @@ class _Emitter:
                 inline(impl.finish, [total, f"({count})"], result, kind) if impl.finish else [f"{result} = {total}"]
             )
             lines.append(f"store({self.names[target]}, j, {result})")
-            after += [*comment, f"for j in range({size}):", *indent(lines, 1)]
+            self.nest.after += [*comment, f"for j in range({size}):", *indent(lines, 1)]
 
     def _finish(self, target: Variable, total: str, count: str, impl: Reduce, end: list[str], kept: Index) -> None:
         result = total
@@ -397,7 +399,7 @@ class _Emitter:
             return
         end.append(f"store({self.names[target]}, {self.at.plain_position(target, kept)}, {value})")
 
-    def _scatter(self, sink: Sink, index: Index, before: list[str], after: list[str], rows: Any, ndim: int) -> None:
+    def _scatter(self, sink: Sink, index: Index) -> None:
         if self.at.flat:
             raise NotFlat
         node = sink.node
@@ -412,7 +414,9 @@ class _Emitter:
             self.filled.add(out)
             size = " * ".join(n for n in self.extents.shape(out) if n != "1") or "1"
             zero = literal(out.aval.dtype.type(0), out.aval.dtype)
-            before += [*self.comment(node), f"for j in range({size}):", f"    store({name}, j, {zero})"]
+            self.nest.before += [*self.comment(node), f"for j in range({size}):", f"    store({name}, j, {zero})"]
+        if sink.adds or node.primitive not in _APART:
+            self.nest.divisible = False
         where = self._target_position(sink, node, index)
         if sink.adds or node.primitive in (scatter_add, add_at):
             old = self.fresh("old")
@@ -474,15 +478,17 @@ class _Emitter:
     def emit(self) -> Emitted:
         self.bind_arguments()
         pieces: list[list[str]] = []
+        runs: list[Nest | list[str]] = []
         for number, stage in enumerate(self.plan.stages):
             self.stage = number
-            runs = [self.call(run) if isinstance(run, Call) else self.loop(run) for run in stage]
+            runs += (own := [self.call(run) if isinstance(run, Call) else self.loop(run) for run in stage])
+            texts = [run.lines() if isinstance(run, Nest) else run for run in own]
             if not self.plan.begins:
-                pieces += runs
+                pieces += texts
                 continue
             if not number or number in self.plan.begins:
                 pieces.append([])
-            pieces[-1] += [line for run in runs for line in run]
+            pieces[-1] += itertools.chain(*texts)
         self.stage = len(self.plan.stages)
         copies = [line for buffer, atom in self.copies for line in self._copy(buffer, atom)]
         workspace = lay_out(self.temporaries, [*pieces, copies], apart=not self.plan.begins)
@@ -492,8 +498,9 @@ class _Emitter:
             pieces = [[outlined.call(piece)] for piece in pieces]
         lines = [*workspace.lines, *outlined.addresses(), *itertools.chain(*pieces), *workspace.renamed(copies)]
         written = [b for k, b in enumerate(self.outputs) if k != self.returned]
-        if self.returned is not None:
-            lines.append(f"return {self.locals[self.graph.outputs[self.returned]]}")  # type: ignore[index]
+        result = None if self.returned is None else self.locals[self.graph.outputs[self.returned]]  # type: ignore[index]
+        if result is not None:
+            lines.append(f"return {result}")
         arguments = [f"a{k}" for k in range(len(self.graph.inputs))]
         arguments += [f"b{k}" for k in range(len(self.captured))]
         arguments += ["extents", "numbers"]
@@ -524,7 +531,12 @@ class _Emitter:
             self.numbers,
             self.outputs,
             workspace,
+            arguments,
+            head,
             body,
+            [*runs, copies],
+            {name: v.aval.dtype for v, name in self.locals.items()},
+            result,
             helpers + outlined.source(),
             self.extras,
             shapes,

@@ -168,6 +168,10 @@ class Extents:
         self.formulas.append(formula)
         return f"n{len(self.values) - 1}"
 
+    def value(self, symbol: str) -> int:
+        """The extent that a symbol stands for in this trace."""
+        return self.values[int(symbol.removeprefix("n"))]
+
     def shape(self, atom: Atom) -> tuple[str, ...]:
         """The symbols of all axes."""
         return tuple(self.symbol(atom, i) for i in range(atom.aval.ndim))
