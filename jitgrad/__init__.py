@@ -12,6 +12,7 @@ import numpy as _np
 from jitgrad import autograd, errors, linalg
 from jitgrad._version import __version__
 from jitgrad.core.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from jitgrad.kernels.threads import get_num_threads, set_num_threads
 from jitgrad.ops.catalog import public_names as _public_names
 from jitgrad.tensor import Tensor
 from jitgrad.tensor.creation import asarray, from_dlpack, from_numpy, tensor
@@ -44,10 +45,10 @@ globals().update(_operations)
 
 __all__ = [  # noqa: PLE0604
     "CacheInfo", "Tensor", "__version__", "array", "asarray", "autograd", "bool_", "cache_info", "clear_cache", "e",
-    "enable_grad", "errors", "float32", "float64", "from_dlpack", "from_numpy", "inf", "int8", "int16", "int32", "int64",
-    "is_grad_enabled", "linalg", "nan", "newaxis", "no_grad", "pi", "set_grad_enabled", "tensor", "uint8", "uint16",
-    "uint32", "uint64", "checkpoint", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jit", "jvp", "linearize",
-    "primitive", "value_and_grad", "vjp", "vmap", *_operations,
+    "enable_grad", "errors", "float32", "float64", "from_dlpack", "from_numpy", "get_num_threads", "inf", "int8", "int16",
+    "int32", "int64", "is_grad_enabled", "linalg", "nan", "newaxis", "no_grad", "pi", "set_grad_enabled",
+    "set_num_threads", "tensor", "uint8", "uint16", "uint32", "uint64", "checkpoint", "grad", "hessian", "hvp", "jacfwd",
+    "jacobian", "jacrev", "jit", "jvp", "linearize", "primitive", "value_and_grad", "vjp", "vmap", *_operations,
 ]  # fmt: skip
 
 

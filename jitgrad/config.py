@@ -20,13 +20,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from jitgrad.errors import ConfigError
 
-__all__ = ["Settings", "override", "settings"]
+__all__ = ["Settings", "override", "set_for_process", "settings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +119,35 @@ overrides: list[Settings] = []
 """What is overridden in any thread now: as long as this is empty, the settings are those of the environment."""
 
 
-@cache
+_process: list[Settings] = []  # those of the process, once they were read
+
+
 def _process_settings() -> Settings:
-    return Settings.from_environment()
+    if not _process:
+        _process.append(Settings.from_environment())
+    return _process[0]
+
+
+def set_for_process(**changes: Any) -> None:
+    """Change settings of the whole process, from now on; inside of an `override` they show when it ends.
+
+    Raises:
+        ConfigError: an invalid value.
+
+    Example:
+        >>> before = settings().cache_size
+        >>> set_for_process(cache_size=0)
+        >>> settings().cache_size
+        0
+        >>> set_for_process(cache_size=before)
+    """
+    _process[:] = [dataclasses.replace(_process_settings(), **changes)]
 
 
 def settings() -> Settings:
     """Return the settings in force: those of the innermost `override`, else those of the environment.
 
-    The environment is read at the first call and not again.
+    The environment is read at the first call and not again. `set_for_process` changes what it said.
 
     Raises:
         ConfigError: an environment variable is invalid.

@@ -907,7 +907,7 @@ def test_fork_while_another_thread_holds_the_lock(cache: DiskCache) -> None:
 def test_variable_moves_the_default_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JITGRAD_CACHE_DIR", str(tmp_path / "moved"))
     monkeypatch.setenv("JITGRAD_CACHE_SIZE", "12345")
-    config._process_settings.cache_clear()
+    config._process.clear()
     try:
         assert default_directory() == tmp_path / "moved"
         store = default_cache()
@@ -916,7 +916,7 @@ def test_variable_moves_the_default_cache(tmp_path: Path, monkeypatch: pytest.Mo
         store.store(KEY, b"payload")
         assert len(all_files(tmp_path / "moved")) == 1
     finally:
-        config._process_settings.cache_clear()
+        config._process.clear()
 
 
 def test_default_cache_follows_the_settings(tmp_path: Path) -> None:

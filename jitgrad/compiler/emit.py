@@ -70,7 +70,7 @@ class Emitted:
     arguments: list[str]
     head: list[str]  # the lines that read extents and numbers
     body: list[str]  # the lines after that
-    runs: list[Nest | list[str]]  # what the body runs, one after the other (before temporaries have their places)
+    runs: list[Nest | list[str]]  # what the body of a kernel without segments runs (temporaries have no places yet)
     locals: dict[str, np.dtype[Any]]  # the variables that hold numbers between runs
     result: str | None  # the variable that is returned
     helpers: str
@@ -534,7 +534,7 @@ class _Emitter:
             arguments,
             head,
             body,
-            [*runs, copies],
+            [] if self.plan.begins else [*runs, copies],
             {name: v.aval.dtype for v, name in self.locals.items()},
             result,
             helpers + outlined.source(),

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from jitgrad.compiler.chunks import Chunked, is_worth_dividing
 from jitgrad.compiler.emit import Emitted, emit
 from jitgrad.compiler.fuse import can_fuse, plan
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.eager import run as run_primitive
 from jitgrad.errors import JitgradError, ShapeError
 from jitgrad.kernels.kernel import entry_point
+from jitgrad.kernels.threads import get_num_threads
 
 __all__ = ["Executable"]
 
@@ -57,7 +59,11 @@ class FusedStep:
             space["byte"] = np.dtype(np.int8)
             arguments.append(f"empty({emitted.workspace.nbytes}, byte)")
         value = f"{emitted.outputs[emitted.returned].name} = " if emitted.returned is not None else ""
-        run = f"{value}entry({', '.join(arguments)})"
+        if is_worth_dividing(emitted):
+            space["threads"], space["chunked"] = get_num_threads, Chunked(emitted)
+            lines.append("    run = entry if threads() == 1 else chunked")
+        called = "run" if "chunked" in space else "entry"
+        run = f"{value}{called}({', '.join(arguments)})"
         if "raise " in emitted.helpers:
             space["errors"], space["exact"] = (np.linalg.LinAlgError, IndexError, ShapeError), self._exact_error
             lines += ["    try:", f"        {run}", "    except errors as error:"]

@@ -123,7 +123,7 @@ def _argument(code: str) -> types.Type:
 
 
 def make(name: str, source: str, signature: tuple[str, ...], extras: Mapping[str, Any]) -> CompileResult:
-    """Compile the function ``name`` of ``source`` for argument codes; ``r:DTYPE`` at the end: it returns a number.
+    """Compile the function ``name`` of ``source`` for argument codes (those of ``kernel.entry_point``).
 
     ``extras``: what further names in the source mean, functions of the user.
     """
@@ -139,13 +139,14 @@ def make(name: str, source: str, signature: tuple[str, ...], extras: Mapping[str
     flags.nrt = True
     flags.error_model = "numpy"
     flags.no_cfunc_wrapper = True
+    flags.release_gil = "nogil" in signature
     flags.noalias = True  # results are always fresh arrays; operands are only read
     typing, target = cpu_target.typing_context, cpu_target.target_context
     typing.refresh()
     target.refresh()
-    arguments = tuple([_argument(code) for code in signature if not code.startswith("r:")])
-    result = getattr(types, signature[-1][2:]) if signature[-1].startswith("r:") else types.none
-    return compile_extra(typing, target, names[name], arguments, result, flags, {})  # type: ignore[no-any-return]
+    arguments = tuple([_argument(code) for code in signature if code != "nogil" and not code.startswith("r:")])
+    results = [getattr(types, code[2:]) for code in signature if code.startswith("r:")]
+    return compile_extra(typing, target, names[name], arguments, results[0] if results else types.none, flags, {})  # type: ignore[no-any-return]
 
 
 def called_function(function: Any, **options: Any) -> Any:

@@ -88,7 +88,7 @@ def entry_point(
 
     Argument codes: ``b:DTYPE`` a buffer of any rank,
     ``a:DTYPE:NDIM`` a C-contiguous array, ``n:DTYPE`` a number, ``o`` any object; ``r:DTYPE`` at the end: it returns a
-    number.
+    number; ``nogil`` at the end: it runs without Python's global lock.
     ``extras``: what further names in the source mean, functions of the user.
     """
     key = (kernel_mode(), source, signature, *extras.items())

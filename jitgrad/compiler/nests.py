@@ -1,0 +1,72 @@
+"""Loop nests as they are written: what comes before the loops, their body, what comes after, and what they add up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jitgrad.kernels.loops import indent
+
+__all__ = ["Accumulator", "Nest"]
+
+
+@dataclass
+class Accumulator:
+    """A local variable that everything a nest runs over is folded into."""
+
+    name: str
+    dtype: np.dtype[Any]
+    start: list[str]  # the lines that set it up
+    fold: Callable[[str], list[str]]  # the lines that fold a value into it
+
+
+@dataclass
+class Nest:
+    """Loops over one index space, outermost axis first."""
+
+    space: tuple[str, ...]
+    extents: tuple[int, ...]  # of the space, in this trace
+    flat: bool  # one loop over all of the space
+    before: list[str] = field(default_factory=list)
+    accumulators: list[Accumulator] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    rows: dict[int, tuple[list[str], list[str]]] = field(default_factory=dict)
+    """The lines before and after the loops below an axis, by the number of that axis."""
+    after: list[str] = field(default_factory=list)
+    divisible: bool = True
+    """Whether parts of the outermost axis may run in any order, or at once."""
+
+    @property
+    def length(self) -> int:
+        """The extent of the outermost loop."""
+        return math.prod(self.extents) if self.flat else self.extents[0] if self.extents else 1
+
+    @property
+    def work(self) -> int:
+        """The number of statements that it runs."""
+        return math.prod(self.extents) * len(self.body)
+
+    def loops(self, bounds: str | None = None) -> list[str]:
+        """The loops alone; the outermost over ``range(bounds)`` if that is given."""
+        if self.flat:
+            return [f"for i in range({bounds or ' * '.join(self.space)}):", *indent(self.body, 1)]
+        lines = list(self.body)
+        for depth in range(len(self.space) - 1, -1, -1):
+            bound = bounds if bounds and not depth else self.space[depth]
+            lines = [f"for i{depth} in range({bound}):", *indent(lines, 1)]
+            if depth in self.rows:
+                lines = [*self.rows[depth][0], *lines, *self.rows[depth][1]]
+        return lines
+
+    @property
+    def starts(self) -> list[str]:
+        """The lines that set up all that is folded into."""
+        return [line for a in self.accumulators for line in a.start]
+
+    def lines(self) -> list[str]:
+        """All of it."""
+        return [*self.before, *self.starts, *self.loops(), *self.after]
