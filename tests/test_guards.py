@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import jitgrad as jg
 from jitgrad.kernels.guards import guard_of
-from jitgrad.transforms.jit import _USABLE, jit
+from jitgrad.transforms.jit import jit
+from jitgrad.transforms.short_calls import _USABLE
 
 DTYPES = ["float64", "float32", "int64", "int32", "bool", "uint8"]
 
@@ -66,6 +67,37 @@ def test_a_guard_takes_what_has_the_same_dtype_and_shape(specs: list[tuple[list[
     first, second = (np.zeros(shape, dtype) for shape, dtype in specs)
     guard, table = guard_of([first], _USABLE)
     assert guard(second, table) == (first.shape == second.shape and first.dtype == second.dtype)
+
+
+NUMBERS: dict[str, Any] = {"float": 1.5, "int": 2, "bool": True}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize(
+    "other", [2.5, 7, False, np.float64(1.0), np.int64(3), np.array(1.0), None, [1.0], 1 + 2j, Fraction(1, 2)]
+)
+def test_a_guard_takes_numbers_of_the_same_type_alone(name: str, other: Any) -> None:
+    guard, table = guard_of([NUMBERS[name], np.ones(3)], _USABLE)
+    assert guard(other, np.zeros(3), table) == (type(other) is type(NUMBERS[name]))
+    assert guard(NUMBERS[name], np.zeros(4), table) == 0
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_calls_with_numbers(name: str) -> None:
+    """A number stays weak, and one of another type, or too large for an array of int64, goes another way."""
+    function = jit(lambda x, s: x * s)
+    x = np.arange(3, dtype=np.float32)
+    for _ in range(40):
+        found = function(x, NUMBERS[name])
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, x * NUMBERS[name])
+    assert function._quick
+    for value in (0.25, 3, True, -(2**63), np.float32(0.5)):
+        found = function(x, value)
+        np.testing.assert_array_equal(found, x * value)
+    if name == "int":
+        with pytest.raises(jg.errors.DtypeError, match="does not fit"):
+            function(np.arange(3), 2**63)
 
 
 @pytest.mark.parametrize("name", [n for n in OTHERS if n not in ("none", "fraction", "list")])

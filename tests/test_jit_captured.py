@@ -522,9 +522,9 @@ def test_the_kernel_mode_changes_after_the_short_way_was_found() -> None:
     with kernels("compiled"):
         function = JitFunction(lambda x: x * 2.0, (), ())
         function(X)
-        assert len(function._fast) == 1
-        for key in function._fast:
-            short = function._fast[key]
+        assert len(function._short._known) == 1
+        for key in function._short._known:
+            short = function._short._known[key]
             short.function = lambda x, fast=short.function: (calls.append("fast"), fast(x))[1]
         function(X)
         assert calls == ["fast"]

@@ -26,6 +26,7 @@ from jitgrad._version import __version__
 from jitgrad.core import linalg_errors
 from jitgrad.errors import JitgradError, ShapeError
 from jitgrad.kernels import blas, buffer, vecmath
+from jitgrad.kernels.array_fields import FIELD_OFFSETS
 
 __all__ = ["called_function", "cpu", "deserialize", "is_storable", "make", "options", "serialize", "versions"]
 
@@ -54,7 +55,7 @@ class BridgeError(JitgradError, RuntimeError):
 def _self_test() -> None:
     """The fields of an ndarray object are where buffers read them."""
     array = np.zeros((2, 3))
-    fields = buffer.FIELD_OFFSETS
+    fields = FIELD_OFFSETS
     data = ctypes.c_void_p.from_address(id(array) + fields["data"]).value
     rank = ctypes.c_int.from_address(id(array) + fields["nd"]).value
     dims = ctypes.POINTER(ctypes.c_ssize_t).from_address(id(array) + fields["dims"])

@@ -16,11 +16,9 @@ from numba.core.datamodel import models
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import NativeValue, intrinsic, register_model, unbox
 
-__all__ = ["FIELD_OFFSETS", "INTRINSICS", "Buffer", "Object", "Part"]
+from jitgrad.kernels.array_fields import FIELD_OFFSETS
 
-FIELD_OFFSETS: Final = {  # in PyArrayObject_fields, 64-bit
-    "type": 8, "data": 16, "nd": 24, "dims": 32, "strides": 40, "dtype": 56, "flags": 64,
-}  # fmt: skip
+__all__ = ["INTRINSICS", "Buffer", "Object", "Part"]
 
 _I8P = ir.IntType(8).as_pointer()
 _I32 = ir.IntType(32)

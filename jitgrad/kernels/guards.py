@@ -1,43 +1,49 @@
-"""Guards: one compiled call that tells whether arguments are arrays like those of an earlier call.
+"""Guards: one compiled call that tells whether arguments are arrays and numbers like those of an earlier call.
 
 Asking NumPy for type, dtype, shape and flags takes 0.3 us an array, which is more than a small kernel. A guard compares
-the fields of the array objects with a table.
+the fields of the objects with a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from jitgrad.kernels.array_fields import FIELD_OFFSETS
 from jitgrad.kernels.kernel import entry_point
 
-__all__ = ["guard_of"]
+__all__ = ["NUMBERS", "guard_of"]
 
-_OFFSETS: Final = {"type": 8, "nd": 24, "dims": 32, "dtype": 56, "flags": 64}  # as in buffer.FIELD_OFFSETS
+NUMBERS: Final[Mapping[type, Any]] = {float: np.dtype(np.float64), int: np.dtype(np.int64), bool: np.dtype(np.bool_)}
+"""Python's own numbers, with the dtypes of the arrays that stand for them."""
 
 
-def guard_of(arrays: Sequence[np.ndarray[Any, Any]], flags: int) -> tuple[Callable[..., int], np.ndarray[Any, Any]]:
+def guard_of(arguments: Sequence[Any], flags: int) -> tuple[Callable[..., int], np.ndarray[Any, Any]]:
     """A function of as many objects and a table, and the table: 1 if all are ndarrays of exactly the same dtypes and shapes
-    as these, with these ``flags`` set, else 0.
+    as these, with these ``flags`` set, and Python numbers of the same types, else 0.
 
-    A dtype that is equal but another object counts as different, as subclasses of ndarray do.
+    A dtype that is equal but another object counts as different, as subclasses do.
     """
+    at = FIELD_OFFSETS
     table: list[int] = [id(np.ndarray), flags]
-    for a in arrays:
-        table += [id(a.dtype), a.ndim, *a.shape]
-    names = [f"o{k}" for k in range(len(arrays))]
+    names = [f"o{k}" for k in range(len(arguments))]
     lines = [f"def guard({', '.join([*names, 'table'])}):", "    kind = load(table, 0)", "    flags = load(table, 1)"]
     lines.append("    at = 2")
-    for name in names:
+    for name, a in zip(names, arguments, strict=True):
+        if type(a) in NUMBERS:
+            table.append(id(type(a)))
+            lines += [f"    if read64({name}, {at['type']}) != load(table, at):", "        return 0", "    at += 1"]
+            continue
+        table += [id(a.dtype), a.ndim, *a.shape]
         lines += [
-            f"    if read64({name}, {_OFFSETS['type']}) != kind or read64({name}, {_OFFSETS['dtype']}) != load(table, at):",
+            f"    if read64({name}, {at['type']}) != kind or read64({name}, {at['dtype']}) != load(table, at):",
             "        return 0",
-            f"    rank = read32({name}, {_OFFSETS['nd']})",
-            f"    if rank != load(table, at + 1) or read32({name}, {_OFFSETS['flags']}) & flags != flags:",
+            f"    rank = read32({name}, {at['nd']})",
+            f"    if rank != load(table, at + 1) or read32({name}, {at['flags']}) & flags != flags:",
             "        return 0",
-            f"    dims = read64({name}, {_OFFSETS['dims']})",
+            f"    dims = read64({name}, {at['dims']})",
             "    for k in range(rank):",
             "        if read64(dims, 8 * k) != load(table, at + 2 + k):",
             "            return 0",

@@ -23,8 +23,7 @@ from jitgrad.core.graph import Constant, Graph, is_number
 from jitgrad.core.modes import forward, grad_mode
 from jitgrad.core.trace import atom_of, current_graph, same_bytes, stand_ins, standing_in, tracing_into
 from jitgrad.eager import forget_plans
-from jitgrad.errors import GraphError, InPlaceError, UnsupportedError, user_line
-from jitgrad.kernels.guards import guard_of
+from jitgrad.errors import DtypeError, GraphError, InPlaceError, UnsupportedError, user_line
 from jitgrad.kernels.kernel import kernel_mode, logger
 from jitgrad.ops.linear import copy_of
 from jitgrad.ops.selection import where
@@ -36,6 +35,7 @@ from jitgrad.transforms.numba_functions import numba_callback, numba_function
 from jitgrad.transforms.private import plain, private
 from jitgrad.transforms.recompiles import Traits, Watch
 from jitgrad.transforms.reverse_mode import vjp
+from jitgrad.transforms.short_calls import ShortCalls
 from jitgrad.transforms.trees import Structure, flatten
 
 __all__ = ["JitFunction", "jit"]
@@ -43,9 +43,6 @@ __all__ = ["JitFunction", "jit"]
 _DEBUG: Final = 10  # logging.DEBUG
 _NUMBERS = (bool, int, float)
 _TEMPORARY: Final = 3  # references to what only a list of pairs refers to, while the pairs are looped over
-_USABLE: Final = 0x101  # ndarray.flags.num: C-contiguous and aligned
-_OFTEN: Final = 16  # calls after which the look at the arguments is compiled too
-_ndarray = np.ndarray
 
 
 @dataclass
@@ -102,27 +99,6 @@ def _captured(graph: Graph) -> list[Constant]:
     return [a for a in atoms.values() if isinstance(a, Constant) and a.source is not None]
 
 
-@dataclass
-class Fast:
-    """The short way to a kernel for contiguous ndarrays of known dtypes and shapes, written out as source."""
-
-    function: Callable[..., Any]
-    head: list[str]
-    body: list[str]
-    space: dict[str, Any]
-    calls: int = 0
-
-    def guarded(self, args: tuple[Any, ...], other: Callable[[tuple[Any, ...]], Any]) -> Callable[..., Any]:
-        """The same with the look at the arguments compiled; ``other`` gets arguments of other kinds."""
-        guard, table = guard_of(args, _USABLE)
-        names = ", ".join(f"a{k}" for k in range(len(args)))
-        check = f"    if not guard({names}, table): return other(({names},))"
-        kept = [a.dtype for a in args]  # they are known by their addresses
-        space = {**self.space, "guard": guard, "table": table, "other": other, "kept": kept}
-        exec("\n".join([self.head[0], check, *self.head[1:], *self.body]), space)
-        return space["fast"]  # type: ignore[no-any-return]
-
-
 class JitFunction:
     """A function that is compiled for the shapes and dtypes of its arguments when it is first called with them."""
 
@@ -138,8 +114,8 @@ class JitFunction:
         self._static_names = {*names, *(self._parameters[p] for p in self._static_positions if -count <= p < count)}
         self._static_by_count: dict[int, frozenset[int]] = {}
         self._compiled: dict[Any, Compiled] = {}
-        self._fast: dict[Any, Fast] = {}
-        self._quick: dict[int, Callable[..., Any]] = {}  # for arguments like those of frequent calls, by their number
+        self._short = ShortCalls(self._general)
+        self._quick = self._short.guarded  # for arguments like those of frequent calls, by their number
         self._numba: dict[Any, Any] = {}  # functions for Numba and C, by what they were made for
         self._follows = True  # other tensors in place of captured ones
         self._watch: Watch | None = Watch(getattr(function, "__name__", "function"))
@@ -147,27 +123,12 @@ class JitFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs and (
             not overrides or kernel_mode() == "compiled"
-        ):  # the usual case: contiguous ndarrays, nothing to record
+        ):  # the usual case: contiguous ndarrays and numbers, nothing to record
             quick = self._quick.get(len(args))
             if quick is not None:
                 return quick(*args)
-            return self._usual(args)
+            return self._short(args)
         return self._general(args, kwargs)
-
-    def _usual(self, args: tuple[Any, ...]) -> Any:
-        """Go straight to the kernel where an earlier call had such ndarrays."""
-        key: list[Any] = []
-        for a in args:
-            if type(a) is not _ndarray or a.flags.num & _USABLE != _USABLE:
-                return self._general(args, {})
-            key += (a.dtype, a.shape)
-        fast = self._fast.get(tuple(key))
-        if fast is None:
-            return self._general(args, {})
-        fast.calls += 1
-        if args and fast.calls % _OFTEN == 0:
-            self._quick[len(args)] = fast.guarded(args, self._usual)
-        return fast.function(*args)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: the instance comes first, and is static if it is named so (``static_argnums=0``)."""
@@ -187,7 +148,7 @@ class JitFunction:
                 return self._inlined(arguments, inputs)
         plain_call = not needs and not kwargs and not self._static_names and not self._static_positions
         if plain_call and kernel_mode() == "compiled":
-            self._remember(args, compiled)
+            self._short.remember(args, compiled)
         results = compiled.executable(arguments.arrays())
         if not needs and not arguments.has_tensors:
             return _rebuilt(compiled, [plain(r) for r in results])
@@ -216,39 +177,6 @@ class JitFunction:
 
         leaves, structure = flatten(result)
         return structure.unflatten([own(leaf) for leaf in leaves])
-
-    def _remember(self, args: tuple[Any, ...], compiled: Compiled) -> None:
-        """Let later calls with such ndarrays go straight to the kernel."""
-        if any(type(a) is not _ndarray or a.dtype != a.dtype.newbyteorder("=") for a in args):
-            return
-        if compiled.executable.single is None or compiled.reads:
-            return
-        if any(leaf is not None for leaf in compiled.leaves):
-            return
-        step = compiled.executable.single
-        returned = step.emitted.returned
-        call = step.call
-        names = [
-            f"results[{k}]" if k == returned or b.shape else f"plain(results[{k}])"
-            for k, b in enumerate(step.emitted.outputs)
-        ]
-        text = _template(compiled.structure.unflatten([_Slot(n) for n in names]))
-        if text is None:
-            return
-        space: dict[str, Any] = {"call": call, "plain": plain, "general": self._general}
-        arguments = ", ".join(f"a{i}" for i in range(len(args)))
-        lines = [f"def fast({arguments}):"]
-        conditions = [f"source{i}._edge is not None" for i in range(len(compiled.sources))]
-        space |= {f"source{i}": source for i, source in enumerate(compiled.sources)}
-        if compiled.bindings.watched:
-            space |= {"hold": compiled.bindings.hold, "sources": compiled.sources}
-            conditions.append("not hold(sources)")
-        if conditions:
-            lines.append(f"    if {' or '.join(conditions)}: return general(({arguments}{',' if args else ''}), {{}})")
-        body = [f"    results = call({arguments})", f"    return {text}"]
-        exec("\n".join([*lines, *body]), space)
-        made = Fast(space["fast"], lines, body, space)
-        self._fast[tuple([v for a in args for v in (a.dtype, a.shape)])] = made
 
     # ----------------------------------------------------------------- arguments
 
@@ -489,7 +417,10 @@ class Arguments:
                     f"jit: an argument of type {type(leaf).__name__} is neither an array nor a number; "
                     "name it in static_argnums or static_argnames"
                 )
-            self.tensors.append(as_tensor(leaf, "jit, argument"))
+            tensor = as_tensor(leaf, "jit, argument")
+            if type(leaf) is int and tensor.dtype.kind == "u":
+                raise DtypeError(f"jit: the argument {leaf} does not fit int64; write it as a float")
+            self.tensors.append(tensor)
 
     @functools.cached_property
     def key(self) -> Any:
@@ -654,23 +585,6 @@ def _pull(
             return list(vjp(part, *[values[i] for i in moved])[1](cotangents))
 
     return pull
-
-
-class _Slot(str):
-    """The text of a result in a template."""
-
-
-def _template(tree: Any) -> str | None:
-    """The source text that builds a tree of plain containers; None where there is another kind of container."""
-    if isinstance(tree, _Slot):
-        return str(tree)
-    if type(tree) in (tuple, list):
-        parts = [_template(t) for t in tree]
-        if any(p is None for p in parts):
-            return None
-        inner = ", ".join(parts)  # type: ignore[arg-type]
-        return f"[{inner}]" if type(tree) is list else f"({inner}{',' if len(parts) == 1 else ''})"
-    return None
 
 
 def _is_weak(leaf: Any) -> bool:
