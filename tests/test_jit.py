@@ -1521,3 +1521,108 @@ def test_gradients_of_slices_that_are_ready_at_different_stages() -> None:
     steps = np.eye(10) * 1e-6
     slopes = [(density(q + h).item() - density(q - h).item()) / 2e-6 for h in steps]
     np.testing.assert_allclose(gradient, slopes, rtol=1e-7, atol=1e-8)
+
+
+# --------------------------------------------------------------------------------------------- parts at traced positions
+
+
+def _base_written_later(x: Any) -> Any:
+    y = x * 1.0
+    v = y[jg.argmin(y[:, 0])]
+    y[...] = y * 10
+    return y * 1.0, v * 1.0
+
+
+def _part_written(x: Any) -> Any:
+    y = x * 1.0
+    v = y[jg.argmin(y[:, 0])]
+    v += 100
+    return y * 1.0, v * 1.0
+
+
+def _part_added_to(x: Any) -> Any:
+    y = x * 1.0
+    k = jg.argmin(y[:, 0])
+    y[k] += 5
+    return y * 1.0, y[k] * 1.0
+
+
+def _view_of_a_part_written(x: Any) -> Any:
+    y = x * 1.0
+    v = y[jg.argmin(y[:, 0])]
+    w = v[1:]
+    w *= 7.0
+    y[...] = y + 1
+    return y * 1.0, v * 1.0, w * 1.0
+
+
+def _overlapping_parts(x: Any) -> Any:
+    y = x * 1.0
+    k = jg.argmin(y[:, 0])
+    v, same, other = y[k], y[k], y[k - 1]
+    v *= 3.0
+    other += v
+    return y * 1.0, same * 1.0, other * 1.0
+
+
+def _detached_part(x: Any) -> Any:
+    y = x * 1.0
+    v = y[jg.argmin(y[:, 0])]
+    z = v.detach()
+    v *= 3.0
+    return y * 1.0, v * z
+
+
+def _part_of_a_detached_alias_written(x: Any) -> Any:
+    y = x * 1.0
+    z = y.detach()
+    v = z[jg.argmin(y[:, 0])]
+    v += 2.0
+    return y * y, v * 1.0
+
+
+def _part_of_a_view(x: Any) -> Any:
+    y = x * 1.0
+    k = jg.argmin(y[:, 0])
+    v = y.T[::-1, k]
+    y *= 2.0
+    return y * 1.0, v * 1.0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _base_written_later,
+        _part_written,
+        _part_added_to,
+        _view_of_a_part_written,
+        _overlapping_parts,
+        _detached_part,
+        _part_of_a_detached_alias_written,
+        _part_of_a_view,
+    ],
+)
+def test_a_part_at_a_traced_position_is_a_view_as_eagerly(function: Any) -> None:
+    x = np.array([[3.0, 1.0, 2.5], [0.5, 6.0, 7.0], [2.0, 8.0, 9.0]])
+
+    def total(x: Any) -> Any:
+        return sum(jg.sum(jg.sin(t) * (k + 1)) for k, t in enumerate(function(x)))
+
+    for found, wanted in zip(jit(function)(x), function(jg.tensor(x)), strict=True):
+        np.testing.assert_allclose(found, array(wanted), rtol=1e-14)
+    t = jg.tensor(x, requires_grad=True)
+    total(t).backward()
+    for gradient in (jit(jg.grad(total))(x), jg.grad(jit(total))(x)):
+        np.testing.assert_allclose(gradient, array(t.grad), rtol=1e-12)
+
+
+def test_a_part_at_traced_positions_of_several_axes_is_not_written() -> None:
+    def function(x: Any) -> Any:
+        y = x * 1.0
+        v = y[jg.argmin(y[:, 0]), jg.argmax(y[0])]
+        v += 1.0
+        return y
+
+    with pytest.raises(jg.errors.UnsupportedError, match="positions that are traced"):
+        jit(function)(np.ones((2, 3)))
+    np.testing.assert_array_equal(array(function(jg.tensor(np.eye(2)))), [[1.0, 0.0], [1.0, 1.0]])

@@ -47,7 +47,7 @@ from jitgrad.tensor.storage import (
     views_a_leaf,
 )
 from jitgrad.tensor.tensor import Tensor, make
-from jitgrad.tensor.traced_memory import is_part, writable, write_traced
+from jitgrad.tensor.traced_memory import is_at, is_part, share_at, writable, write_traced
 
 __all__ = ["assign", "get_item", "set_item", "take_history"]
 
@@ -148,7 +148,7 @@ def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -
         if target._memory is not None:
             written = make(data, value._aval)
             written._edge, written._slot = edge, slot
-            write_traced(target, written)
+            write_traced(target, written, set_item)
             storage_of(target).version += 1
             return target
         target._value, target._aval = data, value._aval
@@ -225,10 +225,21 @@ def _make_room(target: Tensor) -> bool:
 def get_item(tensor: Tensor, index: Any) -> Tensor:
     """``tensor[index]``."""
     try:
-        return getitem(tensor, index)  # type: ignore[no-any-return]
+        found: Tensor = getitem(tensor, index)
     except UnsupportedError:
         _check_masks(index, tensor.shape)
         raise
+    if type(found._value) is Tracer:
+        items = plain_index(index)
+        if _is_at_traced_position(items):
+            share_at(tensor, found, items)
+    return found
+
+
+def _is_at_traced_position(items: tuple[Any, ...]) -> bool:
+    """Whether an index would give a view if its integers were known."""
+    arrays = [i for i in items if isinstance(i, Tensor | np.ndarray)]
+    return bool(arrays) and all(isinstance(i, Tensor) and not i.ndim for i in arrays)
 
 
 def _items(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
@@ -318,6 +329,8 @@ def _set_item_traced(target: Tensor, basic: Any, items: tuple[Any, ...], value: 
         shape = follow(np.broadcast_to(np.zeros((), target.dtype), target.shape), chain).shape
         replaced = overwrite(target, _fitted(target, value, operation, shape), chain=chain)
     elif any(isinstance(i, Tensor) for i in items):
+        if is_at(value, target, items):
+            return
         at = _traced_positions(target, items, operation)
         replaced = put(target, _fitted(target, value, operation, at.shape), at)
     else:

@@ -6,16 +6,27 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from jitgrad.core.graph import Tracer, is_number
 from jitgrad.core.modes import grad_mode
+from jitgrad.ops.indexing import traced_getitem
 from jitgrad.ops.linear import ViewChain, follow, overwrite, reshape_to, stop_gradient_view
 from jitgrad.tensor.tensor import Tensor, make
 
-__all__ = ["TracedMemory", "is_part", "share_traced", "writable", "write_traced"]
+__all__ = ["TracedMemory", "is_at", "is_part", "share_at", "share_traced", "writable", "write_traced"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part at traced positions is: no chain of views can say it."""
+
+    around: Tensor  # a member of the memory around it
+    items: tuple[Any, ...]  # of the index into that
 
 
 class TracedMemory:
@@ -24,11 +35,13 @@ class TracedMemory:
     ``whole`` is None for a captured array, which a traced function does not write.
     """
 
-    __slots__ = ("members", "whole")
+    __slots__ = ("__weakref__", "members", "parts", "place", "whole")
 
-    def __init__(self, whole: Tensor | None) -> None:
+    def __init__(self, whole: Tensor | None, place: Place | None = None) -> None:
         self.whole = whole
         self.members: list[weakref.ref[Tensor]] = []
+        self.place = place
+        self.parts: list[weakref.ref[TracedMemory]] = []  # at positions that are traced
 
     def add(self, tensor: Tensor, path: ViewChain) -> None:
         """From now on the tensor sees what the path shows of the whole."""
@@ -53,12 +66,37 @@ def share_traced(base: Tensor, view: Tensor, step: tuple[Any, tuple[tuple[str, A
     stand_in = _stand_in(root, path)  # type: ignore[arg-type]
     if root.size and not np.may_share_memory(follow(stand_in, path), stand_in):  # type: ignore[union-attr]
         return  # NumPy has to copy for this reshape
-    if memory is None:
-        whole = make(base._value, base._aval)
-        whole._edge, whole._slot = base._edge, base._slot
-        memory = TracedMemory(whole)
-        memory.add(base, ())
-    memory.add(view, path)
+    _memory_of(base).add(view, path)
+
+
+def _memory_of(tensor: Tensor) -> TracedMemory:
+    if tensor._memory is None:
+        memory = TracedMemory(_same(tensor))
+        memory.add(tensor, ())
+    return tensor._memory  # type: ignore[no-any-return]
+
+
+def _same(tensor: Tensor) -> Tensor:
+    """Another tensor of the same value and history."""
+    made = make(tensor._value, tensor._aval)
+    made._edge, made._slot = tensor._edge, tensor._slot
+    return made
+
+
+def share_at(base: Tensor, view: Tensor, items: tuple[Any, ...]) -> None:
+    """``view`` is ``base[items]`` with slices, integers and traced integers, and would share its memory."""
+    if not isinstance(base._value, Tracer):
+        TracedMemory(None).add(view, ())
+        return
+    memory = _memory_of(base)
+    if memory.whole is None:
+        memory.add(view, ())
+        return
+    around = _same(base)
+    memory.add(around, base._path)
+    part = TracedMemory(_same(view), Place(around, items))
+    part.add(view, ())
+    memory.parts.append(weakref.ref(part))
 
 
 def _stand_in(whole: Tensor, path: ViewChain) -> np.ndarray[Any, Any]:
@@ -88,12 +126,30 @@ def is_part(value: Tensor, target: Tensor, step: tuple[Any, tuple[tuple[str, Any
     return value._memory is not None and value._memory is target._memory and value._path == (*target._path, step)
 
 
-def write_traced(target: Tensor, value: Tensor) -> None:
-    """Write a value of its shape and dtype through a tensor that shares a cell."""
-    memory = target._memory
-    members = [t for r in memory.members if (t := r()) is not None]
+def is_at(value: Tensor, target: Tensor, items: tuple[Any, ...]) -> bool:
+    """Whether a traced value is that part of the target itself, at traced positions."""
+    memory: TracedMemory | None = value._memory
+    place = memory.place if memory is not None and not value._path else None
+    if place is None or place.around._memory is not target._memory or place.around._path != target._path:
+        return False
+    return len(items) == len(place.items) and all(map(_is_same_item, items, place.items))
+
+
+def _is_same_item(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return isinstance(a, Tensor) and isinstance(b, Tensor) and a._value is b._value
+    return type(a) is type(b) and bool(a == b)
+
+
+def write_traced(target: Tensor, value: Tensor, write_at: Callable[[Tensor, tuple[Any, ...], Tensor], None]) -> None:
+    """Write a value of its shape and dtype through a tensor that shares a cell.
+
+    ``write_at(around, items, value)`` is ``around[items] = value`` for a part at traced positions.
+    """
+    memory: TracedMemory = target._memory
     whole = memory.whole
-    for member in members:
+    assert whole is not None
+    for member in _alive(memory):
         if not member._path:  # the history of the base may have been cut meanwhile
             whole._edge, whole._slot = member._edge, member._slot
     places = tuple(step for step in target._path if step[0] is not stop_gradient_view)
@@ -102,9 +158,25 @@ def write_traced(target: Tensor, value: Tensor) -> None:
     new = make(written._value, written._aval)
     source = whole if cut else written
     new._edge, new._slot = source._edge, source._slot
+    if memory.place is not None:
+        write_at(memory.place.around, memory.place.items, new)  # which brings the new value to all that see it
+    else:
+        _renew(memory, new, cut)
+
+
+def _alive(memory: TracedMemory) -> list[Tensor]:
+    return [t for r in memory.members if (t := r()) is not None]
+
+
+def _renew(memory: TracedMemory, new: Tensor, cut: bool) -> None:
+    """Give all that see a memory its new value."""
     memory.whole = new
-    for member in members:
+    for member in _alive(memory):
         seen = follow(new, member._path)
         member._value, member._aval = seen._value, seen._aval
         if not cut and stop_gradient_view not in [step[0] for step in member._path]:
             member._set_edge(seen._edge, seen._slot)
+    memory.parts = [r for r in memory.parts if r() is not None]
+    for part in [p for r in memory.parts if (p := r()) is not None]:
+        assert part.place is not None
+        _renew(part, traced_getitem(part.place.around, part.place.items), cut)
