@@ -17,7 +17,7 @@ from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, grad_mode
-from jitgrad.core.trace import current_graph, stand_in
+from jitgrad.core.trace import atom_of, current_graph, stand_in
 from jitgrad.errors import (
     ArgumentError,
     InPlaceError,
@@ -127,8 +127,10 @@ class Function:
     with ``once_differentiable``. Also possible: ``forward(*args)`` and ``setup_context(ctx, inputs, output)``. For
     forward mode add ``jvp(ctx, *tangents)``: the tangent of each result, given that of each argument (None for zero).
 
-    Errors: UnsupportedError for traced arguments, ShapeError or ArgumentError when ``backward`` returns gradients of
-    the wrong shape or number.
+    Under ``jit`` both are traced, and so must be made of jitgrad operations; arguments cannot be written there.
+
+    Errors: UnsupportedError in a traced ``vmap`` (use ``jg.primitive``), ShapeError or ArgumentError when ``backward``
+    returns gradients of the wrong shape or number.
 
     >>> import jitgrad as jg
     >>> class Cube(jg.autograd.Function):
@@ -154,14 +156,12 @@ class Function:
     @classmethod
     def apply(cls, *args: Any) -> Any:
         """Run ``forward`` and record this operation, if an argument requires grad."""
-        args = tuple([stand_in(a) for a in args])
-        tracing = current_graph() is not None
+        args = tuple([_within_the_trace(stand_in(a)) for a in args])
         for position, arg in enumerate(args):
-            # a captured tensor too: the graph has no place for the backward of a Function, whatever forward reads
-            if isinstance(arg, Tensor) and (isinstance(arg._value, Tracer) or (tracing and arg._edge is not None)):
+            if isinstance(arg, Tensor) and isinstance(arg._value, Tracer) and arg._value.graph.transformed:
                 raise UnsupportedError(
-                    f"{cls.__name__}.apply at {user_line()}: argument {position} is a traced value, or captured by a traced "
-                    "function; a Function runs eagerly only: use jg.primitive"
+                    f"{cls.__name__}.apply at {user_line()}: argument {position} depends on what vmap maps over, which would "
+                    "lose the backward of a Function: use jg.primitive"
                 )
         ctx = FunctionContext()
         ctx.needs_input_grad = tuple(isinstance(a, Tensor) and a._edge is not None for a in args)
@@ -176,6 +176,16 @@ class Function:
         finally:
             grad_mode.reset(token)
         return _Call(cls, ctx, args, before, returned).finish()
+
+
+def _within_the_trace(argument: Any) -> Any:
+    """A captured tensor that is tracked, as a traced value: ``forward`` must not read numbers whose gradient is wanted."""
+    graph = current_graph()
+    if graph is None or not isinstance(argument, Tensor) or argument.is_traced or argument._edge is None:
+        return argument
+    traced = wrap(Tracer(graph, atom_of(argument._value, graph, argument)))
+    traced._edge, traced._slot = argument._edge, argument._slot
+    return traced
 
 
 class _Call:
@@ -217,6 +227,8 @@ class _Call:
 
     def _check_writes(self) -> None:
         for dirty in self.ctx._dirty:
+            if dirty.is_traced:
+                raise UnsupportedError(f"{self.name}: forward cannot write an argument while a function is traced")
             if not any(dirty is a for a in self.args) or not any(dirty is r for r in self.returned):
                 raise ArgumentError(f"{self.name}: mark_dirty is for arguments that forward writes and returns")
         for position, (arg, (edge, _, version)) in enumerate(zip(self.args, self.before, strict=True)):
@@ -236,6 +248,8 @@ class _Call:
         """A tensor of the caller's own: never an argument, nor a view of one, unless it is marked as written."""
         if not isinstance(returned, Tensor) or self._is_dirty(returned):
             return returned
+        if returned.is_traced:
+            return self._traced_result(returned)
         array = returned._array(f"{self.name}, result of forward")
         memory = owner(array)
         if any(isinstance(a, Tensor) and owner(a._value) is memory for a in self.args):
@@ -244,6 +258,17 @@ class _Call:
         result = make(array, returned._aval)
         if returned._storage is not None:
             share_memory(returned, result)
+        return result
+
+    def _traced_result(self, returned: Tensor) -> Tensor:
+        memory = returned._memory
+        if any(
+            a is returned or (memory is not None and isinstance(a, Tensor) and a._memory is memory) for a in self.args
+        ):
+            return copy_of(returned)  # type: ignore[no-any-return]
+        result = make(returned._value, returned._aval)
+        if memory is not None:
+            memory.add(result, returned._path)
         return result
 
     def _record(self, needs: tuple[int, ...], results: list[Any]) -> None:

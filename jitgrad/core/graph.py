@@ -97,6 +97,7 @@ class Graph:
     closed: bool = False  # tracing is over: nothing may be added any more
     depth: int = 0  # how many other traces this one stands in
     snapshots: list[Constant] | None = None  # with copies of the values as they were at first; None: nobody asks
+    transformed: bool = False  # transforms work on the graph afterwards, and know nothing but its nodes
     reads: list[tuple[Any, Any]] | None = None  # arrays whose values Python read, with copies; None: nobody asks
 
     def add_input(self, aval: ShapedArray) -> Tracer:

@@ -52,7 +52,7 @@ class _ElementGraph(Graph):
     node is noted, so that what was not recorded for the element is not recorded for the batch either."""
 
     def __init__(self) -> None:
-        super().__init__("vmap", depth=_deeper())
+        super().__init__("vmap", depth=_deeper(), transformed=True)
         self.modes: list[Any] = []
         self.outside: dict[Variable, Tensor] = {}
         self._seen: dict[Any, Variable] = {}

@@ -263,7 +263,7 @@ class JitFunction:
                 len(live.nodes),
                 caller,
             )
-        live.reads = [(t, copy) for t, copy in graph.reads or () if sys.getrefcount(t) > _TEMPORARY]
+        live.reads = [(t, copy) for t, copy in graph.reads or () if sys.getrefcount(t) > _TEMPORARY or _is_alias(t)]
         return live, structure, rest
 
     def _compile(self, arguments: Arguments) -> Compiled:
@@ -585,6 +585,11 @@ def _pull(
             return list(vjp(part, *[values[i] for i in moved])[1](cotangents))
 
     return pull
+
+
+def _is_alias(array: Any) -> bool:
+    """Whether other tensors see the memory of this one, and may write it: ``w.detach()`` is seldom kept."""
+    return isinstance(array, Tensor) and array._storage is not None and len(array._storage.members.alive()) > 1
 
 
 def _is_weak(leaf: Any) -> bool:
