@@ -291,7 +291,6 @@ CRITICAL = {
 CRITICAL_FOR_GRADIENTS = {
     **CRITICAL, "einsum": {1}, "running products": {0}, "running products of rows": {0},
 }  # fmt: skip
-RIGID_FOR_GRADIENTS = {"eigenvectors", "singular vectors", "columns made orthogonal"}
 
 
 def may_refuse(name, shapes, critical):
@@ -321,8 +320,6 @@ def test_every_shape_gives_the_eager_gradient_or_an_error(name):
     function, shapes = FUNCTIONS[name]
     both = jg.value_and_grad(function, argnums=tuple(range(len(shapes))))
     allowed = may_refuse(name, shapes, CRITICAL_FOR_GRADIENTS)
-    if name in RIGID_FOR_GRADIENTS:
-        allowed = lambda tried: True  # noqa: E731
     check_all_shapes(both, shapes, both, other_shapes(shapes, 25), allowed)
 
 

@@ -301,9 +301,9 @@ class Recorder:
         out = outs[0] if self.outputs == 1 else tuple(outs)
         if self.outputs > 1:
             like = next(x for x in g if x is not None)
-            g = tuple(
-                expand(constant(0.0, a.dtype, like), shape=a.shape) if x is None else x
-                for x, a in zip(g, self.out_avals, strict=True)
+            g = tuple(  # a result that is kept knows whose extents its own are
+                expand(constant(0.0, y.dtype, like), shape=y.shape) if x is None else x
+                for x, y in zip(g, outs, strict=True)
             )
         return vjp(self.primitive, self.needs, g, mask, out, inputs, self.params)
 
