@@ -28,7 +28,13 @@ from jitgrad.ops.linear import expand, sum_over
 from jitgrad.transforms.jit import jit
 
 Array = np.ndarray[Any, Any]
-PASSES = [passes.expand_expressions, passes.fold_constants, passes.erase_identities, passes.common_subexpressions]
+PASSES = [
+    passes.expand_expressions,
+    passes.fold_constants,
+    passes.erase_identities,
+    passes.move_signs,
+    passes.common_subexpressions,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +157,15 @@ def test_identities_are_erased() -> None:
     simple = passes.simplify(graph)
     assert simple.nodes == []
     assert simple.outputs == list(simple.inputs)
+
+
+def test_signs_move_into_sums_and_products_are_shared() -> None:
+    graph = passes.simplify(scalar_graph(lambda x, y: (x * x + y) - (-x * y) * x * (x / -y), 2))
+    assert "negative" not in names(graph)
+    graph = passes.simplify(scalar_graph(lambda x: jg.exp(-x * x) + 1.0 / (1.0 + x * x)))
+    assert names(graph) == ["multiply", "negative", "exp", "add", "divide", "add"]
+    graph = passes.simplify(scalar_graph(lambda x: (-1.0 * x, -x * 2.0, jg.exp(-x))))
+    assert names(graph).count("negative") == 1
 
 
 def test_a_product_by_one_that_broadcasts_stays() -> None:

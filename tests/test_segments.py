@@ -213,6 +213,60 @@ def test_temporaries_share_memory_only_when_they_are_not_needed_at_once(spans: l
     assert offsets == list(range(0, made.nbytes, 64))
 
 
+@pytest.mark.parametrize(
+    ("last", "shared"),
+    [
+        (["for i in range(n0):", "    t1 = load(tmp0, i)", "    store(out0, i, t1)"], True),
+        (["for i in range(n0):", "    t1 = load(tmp0, i + 1)", "    store(out0, i, t1)"], False),
+        (["for i in range(n0):", "    store(out0, i, 1.0)", "    t1 = load(tmp0, i)"], False),
+        (["for i in range(n0):", "    t1 = load(tmp0, i)", "for i in range(n0):", "    store(out0, i, 1.0)"], False),
+        (["for i in range(n0):", "    t1 = load(tmp0, i)", "    t2 = load(tmp0, 0)", "    store(out0, i, t1)"], False),
+        (
+            ["for i in range(n0):", "    t1 = load(tmp0, i)", "    for j in range(2):", "        store(out0, i, t1)"],
+            False,
+        ),
+        (["for i in range(n0):", "    t1 = load(tmp0, i)", "    t2 = load(out0, i)", "    store(out0, i, t1)"], False),
+        (["f(carray(data(tmp0), (n0,)), carray(data(out0), (n0,)))"], False),
+    ],
+)
+def test_a_temporary_is_in_the_memory_of_the_result_that_replaces_it(last: list[str], shared: bool) -> None:
+    first = ["for i in range(n0):", "    store(tmp0, i, 1.0)"]
+    double = np.dtype(np.float64)
+    temporary, result = (Temporary(n, double, (3,), ("n0",)) for n in ("tmp0", "out0"))
+    made = lay_out([temporary], [first, last], results=[result])
+    assert made.names["tmp0"] == ("out0" if shared else "tmp0")
+    assert len(made.places) == (not shared)
+    # not where the result is written before, is longer, of another dtype, or nothing comes before
+    assert lay_out([temporary], [first, ["store(out0, 0, 1.0)"], last], results=[result]).places
+    for other in (Temporary("out0", double, (3,), ("n1",)), Temporary("out0", np.dtype(np.float32), (3,), ("n0",))):
+        assert lay_out([temporary], [first, last], results=[other]).places
+    assert lay_out([temporary], [[*first, *last]], results=[result]).places
+
+
+def test_only_one_temporary_is_in_the_memory_of_a_result() -> None:
+    temporaries = [Temporary(f"tmp{k}", np.dtype(np.float64), (3,), ("n0",)) for k in range(2)]
+    result = Temporary("out0", np.dtype(np.float64), (3,), ("n0",))
+    first = ["for i in range(n0):", "    store(tmp0, i, 1.0)", "    store(tmp1, i, 2.0)"]
+    last = ["for i in range(n0):", "    t1 = load(tmp0, i)", "    t2 = load(tmp1, i)", "    store(out0, i, t1 + t2)"]
+    made = lay_out(temporaries, [first, last], results=[result])
+    assert made.names["tmp0"] == "out0"
+    assert [p.name for p in made.places] == [made.names["tmp1"]]
+
+
+def test_gradients_are_written_over_what_they_are_made_of() -> None:
+    def loss(x: Any) -> Any:
+        top = np.max(x)
+        return np.log(np.sum(np.exp(x - top))) + top
+
+    f = jit(jg.value_and_grad(loss))
+    x = np.linspace(-1.0, 2.0, 100)
+    assert "tmp" not in f.source(x)
+    value, gradient = f(x)
+    weights = np.exp(x) / np.sum(np.exp(x))
+    np.testing.assert_allclose(value, np.log(np.sum(np.exp(x))), rtol=1e-14)
+    np.testing.assert_allclose(gradient, weights, rtol=1e-13)
+
+
 def test_the_users_text_is_not_taken_for_a_temporary() -> None:
     def loss(x: Any) -> Any:
         tmp7 = np.sort(x)

@@ -20,6 +20,7 @@ from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
 
 from jitgrad.core import scalar
+from jitgrad.kernels import bridge
 from jitgrad.kernels.vecmath import NAMESPACE
 
 F64, F32 = np.float64, np.float32
@@ -519,6 +520,32 @@ def test_contraction_does_no_harm(name: str) -> None:
     assert ulps(out, exactly(ORACLES[name], x)).max() <= LIMITS.get(name, 2)
 
 
+def kernel(expression: str, dtype: Any) -> Any:
+    """A loop compiled as jitgrad compiles its kernels, which is not quite how Numba compiles functions."""
+    name = np.dtype(dtype).name
+    source = f"def loop(a, o):\n    for i in range(size(o)):\n        store(o, i, {expression.format('load(a, i)')})\n"
+    return bridge.make("loop", source, (f"b:{name}",) * 2, {})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_far_arguments_anywhere_in_a_vector(name: str, dtype: Any) -> None:
+    rng = np.random.default_rng(3)
+    share = np.repeat([0.0, 0.01, 0.1, 0.5, 1.0], 203)
+    x = np.where(
+        rng.random(share.size) < share, rng.uniform(2.0**45, 2.0**100, share.size), rng.uniform(-9, 9, share.size)
+    )
+    x[rng.integers(0, x.size, 20)] = np.nan
+    x = (x * rng.choice([-1.0, 1.0], x.size)).astype(dtype)
+    out = np.empty_like(x)
+    made = kernel(f"{name}({{0}})", dtype)
+    made.entry_point(x, out)
+    assert ulps(out, exactly(lambda v: v if mpmath.isnan(v) else ORACLES[name](v), x)).max() <= LIMITS.get(name, 2)
+    both = np.empty_like(x)  # two rare cases in one loop
+    kernel(f"{name}({{0}}) + 0.0 * cos({{0}})", dtype).entry_point(x, both)
+    np.testing.assert_array_equal(both, out)
+
+
 def _target_features() -> str:
     return str(cpu_target.target_context.codegen().magic_tuple()[2])
 
@@ -534,6 +561,16 @@ def test_loops_are_vector_code_without_calls(name: str, dtype: Any) -> None:
     external = set(re.findall(r"(?:movabsq\s+\$|callq?\s+\*?)([A-Za-z_]\w*)", text))
     functions = {*ORACLES, *BINARY_ORACLES, "fma", "sincos"}
     assert not external & (functions | {f + "f" for f in functions})
+
+
+@pytest.mark.skipif("+fma" not in _target_features(), reason="without fma, the C library is called")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_rare_cases_cost_kernels_one_test_for_each_vector(name: str, dtype: Any) -> None:
+    text = kernel(f"{name}({{0}})", dtype).library.get_asm_str()
+    reached = re.findall(r"(?:movabsq\s+\$|callq?\s+\*?)(jitgrad_\w+)", text)
+    assert f"jitgrad_{name}_far_lanes" in reached
+    assert not [f for f in reached if re.search(r"_far_\d+$", f)]
 
 
 GENERIC = """

@@ -491,7 +491,12 @@ class _Emitter:
             pieces[-1] += itertools.chain(*texts)
         self.stage = len(self.plan.stages)
         copies = [line for buffer, atom in self.copies for line in self._copy(buffer, atom)]
-        workspace = lay_out(self.temporaries, [*pieces, copies], apart=not self.plan.begins)
+        results = [
+            Temporary(b.name, b.dtype, b.shape, self.extents.shape(a))
+            for b, a in zip(self.outputs, self.graph.outputs, strict=True)
+            if self.names.get(a) == b.name
+        ]
+        workspace = lay_out(self.temporaries, [*pieces, copies], not self.plan.begins, results)
         pieces = [workspace.renamed(piece) for piece in pieces if piece]
         outlined = Outlined()
         if self.plan.begins:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from jitgrad.core.graph import Atom, Constant, Extent, Graph, Node, Variable
-from jitgrad.core.primitive import Elementwise, Host
+from jitgrad.core.primitive import Elementwise, Host, Primitive
 from jitgrad.core.trace import trace
 from jitgrad.errors import DefinitionError
-from jitgrad.ops.elementwise import multiply, negative
+from jitgrad.ops.elementwise import add, divide, multiply, negative, subtract
 from jitgrad.ops.linear import (
     convert,
     copy_of,
@@ -28,6 +28,7 @@ __all__ = [
     "erase_identities",
     "expand_expressions",
     "fold_constants",
+    "move_signs",
     "same_program",
     "simplify",
 ]
@@ -35,7 +36,15 @@ __all__ = [
 
 def simplify(graph: Graph) -> Graph:
     """All passes, in the order in which each helps the next."""
-    for step in (expand_expressions, fold_constants, erase_identities, common_subexpressions):
+    steps = (
+        expand_expressions,
+        fold_constants,
+        erase_identities,
+        common_subexpressions,
+        move_signs,
+        common_subexpressions,
+    )
+    for step in steps:
         graph = step(graph).live()
     return graph
 
@@ -180,8 +189,6 @@ def erase_identities(graph: Graph) -> Graph:
             (source,) = before.inputs
             if source.aval.shape == params["shape"]:
                 return [source]
-        if primitive is negative.primitive and before is not None and before.primitive is primitive:
-            return [before.inputs[0]]
         if primitive is multiply.primitive:
             y = node.inputs[1]
             shape = node.outputs[0].aval.shape
@@ -229,6 +236,92 @@ def _compute_repeated_number(node: Node, made_by: dict[Atom, Node]) -> bool:
         return False
     node.primitive, node.inputs, node.params = expand, (_computed(node, numbers),), {"shape": shape}
     return True
+
+
+def move_signs(graph: Graph) -> Graph:
+    """Let negations move towards the results, where sums take them in: then products that differ in sign are one
+    product. All of it is exact; zeros keep their signs."""
+    absorbed, movable = _signs_that_move(graph)
+    negated: dict[Atom, Atom] = {}  # the results of negations, with their operands
+    instead: dict[Atom, Atom] = {}
+    nodes: list[Node] = []
+
+    def append(
+        like: Node, primitive: Primitive | None, inputs: tuple[Atom, ...], outputs: tuple[Variable, ...]
+    ) -> None:
+        assert primitive is not None
+        nodes.append(Node(primitive, inputs, _moved(like.params, instead), outputs, like.where, like.backward))
+
+    def negate(like: Node, x: Atom) -> None:
+        (out,) = like.outputs
+        if x in negated:
+            instead[out] = negated[x]
+        else:
+            append(like, negative.primitive, (x,), like.outputs)
+            negated[out] = x
+
+    for node in graph.nodes:
+        primitive, outputs = node.primitive, node.outputs
+        inputs = tuple([instead.get(a, a) for a in node.inputs])
+        out = outputs[0].aval
+        if primitive is negative.primitive:
+            negate(node, inputs[0])
+            continue
+        # what is broadcast is negated where it is small; numbers of other dtypes may wrap around
+        plain = [negated.get(a, a) if a.aval.shape == out.shape else a for a in inputs]
+        turned = [a is not b for a, b in zip(plain, inputs, strict=True)]
+        if primitive is multiply.primitive and _is_number(inputs[0], -1.0) and inputs[1].aval == out:
+            negate(node, inputs[1])
+        elif not any(turned) or out.dtype.kind != "f" or any(a.aval.dtype != out.dtype for a in inputs):
+            append(node, primitive, inputs, outputs)
+        elif primitive in (multiply.primitive, divide.primitive):
+            if all(turned):
+                append(node, primitive, tuple(plain), outputs)
+            elif outputs[0] not in absorbed and node.inputs[turned.index(True)] not in movable:
+                append(node, primitive, inputs, outputs)
+            else:
+                append(node, primitive, tuple(plain), (positive := Variable(out),))
+                negate(node, positive)
+        elif primitive is add.primitive and inputs[0] is inputs[1]:
+            append(node, primitive, tuple(plain), (positive := Variable(out),))
+            negate(node, positive)
+        elif primitive is add.primitive and turned[1]:
+            append(node, subtract.primitive, (inputs[0], plain[1]), outputs)
+        elif primitive is add.primitive:
+            append(node, subtract.primitive, (inputs[1], plain[0]), outputs)
+        elif primitive is subtract.primitive and turned[1]:
+            append(node, add.primitive, (inputs[0], plain[1]), outputs)
+        else:
+            append(node, primitive, inputs, outputs)
+    return Graph(graph.name, list(graph.inputs), nodes, [instead.get(a, a) for a in graph.outputs])
+
+
+def _signs_that_move(graph: Graph) -> tuple[set[Atom], set[Atom]]:
+    """The values that are only used where a negation of them is taken in; and those of which at most one use would need
+    a negation after it, so that moving it there makes no more negations."""
+    users: dict[Atom, list[Node]] = {}
+    for node in graph.nodes:
+        for a in node.inputs:
+            users.setdefault(a, []).append(node)
+    outputs = set(graph.outputs)
+    absorbed: set[Atom] = set()
+    movable: set[Atom] = set()
+    for node in reversed(graph.nodes):
+        out = node.outputs[0]
+        after = fixed = 0
+        for user in users.get(out, []):
+            if user.primitive in (multiply.primitive, divide.primitive):
+                after += user.outputs[0] not in absorbed
+            elif user.primitive is subtract.primitive:
+                fixed += user.inputs[0] is out
+            else:
+                fixed += user.primitive not in (add.primitive, negative.primitive)
+        if not fixed and out not in outputs:
+            if after <= 1:
+                movable.add(out)
+            if not after:
+                absorbed.add(out)
+    return absorbed, movable
 
 
 def common_subexpressions(graph: Graph) -> Graph:

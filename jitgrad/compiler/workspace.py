@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ from jitgrad.compiler.lines import is_comment
 __all__ = ["Temporary", "Workspace", "lay_out"]
 
 _NAME: Final = re.compile(r"\btmp\d+\b")
+_ARRAY: Final = re.compile(r"\b(?:tmp|out)\d+\b")
+_READ: Final = re.compile(r"(?P<depth> *)\w+ = load\(tmp\d+, (?P<index>.*)\)")
 _ALIGNMENT: Final = 64  # bytes: a line of the cache
 
 
@@ -54,20 +56,31 @@ class Workspace:
         return [line if is_comment(line) else _NAME.sub(lambda m: self.names[m[0]], line) for line in lines]
 
 
-def lay_out(temporaries: Sequence[Temporary], pieces: Sequence[Sequence[str]], apart: bool = True) -> Workspace:
+def lay_out(
+    temporaries: Sequence[Temporary],
+    pieces: Sequence[Sequence[str]],
+    apart: bool = True,
+    results: Sequence[Temporary] = (),
+) -> Workspace:
     """Places for the temporaries of a program that is run piece by piece.
 
-    Two that are alike share one where the last piece with the first is over before the first piece with the second.
+    Two that are alike share one where the last piece with the first is over before the first piece with the second. One
+    that is read for the last time where a result of its shape is written, element by element, has the result's memory.
     ``apart``: the lines say to LLVM that the places are distinct memory; else they are plain pointers (quicker to compile),
     for pieces that are functions of their own.
     """
     known = {t.name: t for t in temporaries}
-    spans: dict[str, tuple[int, int]] = {}
+    mentions: dict[str, list[tuple[int, int]]] = {}
     for number, lines in enumerate(pieces):
-        for name in (m[0] for line in lines if not is_comment(line) for m in _NAME.finditer(line)):
-            spans[name] = (spans[name][0] if name in spans else number, number)
+        for k, line in enumerate(lines):
+            for found in () if is_comment(line) else _ARRAY.finditer(line):
+                mentions.setdefault(found[0], []).append((number, k))
+    spans = {name: (places[0][0], places[-1][0]) for name, places in mentions.items() if name in known}
     kinds: dict[tuple[str, Any], list[tuple[int, list[str]]]] = {}  # places: when they are free, and who has them
+    names = _in_results(known, mentions, pieces, results)
     for name, (first, last) in spans.items():
+        if name in names:
+            continue
         places = kinds.setdefault((known[name].count, known[name].dtype), [])
         for k, (free, tenants) in enumerate(places):
             if free < first:
@@ -76,7 +89,6 @@ def lay_out(temporaries: Sequence[Temporary], pieces: Sequence[Sequence[str]], a
         else:
             places.append((last, [name]))
     made: list[Temporary] = []
-    names: dict[str, str] = {}
     lines, before, nbytes = [], "", 0
     for group, ((count, dtype), places) in enumerate(kinds.items()):
         size = f"size{group}"
@@ -94,6 +106,43 @@ def lay_out(temporaries: Sequence[Temporary], pieces: Sequence[Sequence[str]], a
         before = _sum(before, f"{len(places)} * {size}" if len(places) > 1 else size)
     formula = " + ".join(f"{len(p)} * ({_bytes(count, dtype)})" for (count, dtype), p in kinds.items()) or "0"
     return Workspace(made, names, lines, nbytes, formula)
+
+
+def _in_results(
+    temporaries: Mapping[str, Temporary],
+    mentions: Mapping[str, Sequence[tuple[int, int]]],
+    pieces: Sequence[Sequence[str]],
+    results: Sequence[Temporary],
+) -> dict[str, str]:
+    """The temporaries that can be in the memory of results, with the results' names."""
+    written: dict[int, list[Temporary]] = {}  # results that a piece is the first to write, in one line
+    for result in results:
+        places = mentions.get(result.name, [])
+        if places and (len(places) == 1 or places[0][0] < places[1][0]):
+            written.setdefault(places[0][0], []).append(result)
+    names: dict[str, str] = {}
+    for name, temporary in temporaries.items():
+        if name not in mentions:
+            continue
+        *before, (number, read) = mentions[name]
+        if not before or before[-1][0] == number:
+            continue
+        for result in written.get(number, []):
+            write = mentions[result.name][0][1]
+            alike = (result.count, result.dtype) == (temporary.count, temporary.dtype)
+            if alike and _is_replaced(pieces[number][read : write + 1], result.name):
+                names[name] = result.name
+                written[number].remove(result)
+                break
+    return names
+
+
+def _is_replaced(lines: Sequence[str], result: str) -> bool:
+    """Whether these lines of one loop first read an element of a temporary, and at last write that of the result."""
+    read = _READ.fullmatch(lines[0]) if lines else None
+    if read is None or not lines[-1].startswith(f"{read['depth']}store({result}, {read['index']}, "):
+        return False
+    return all(is_comment(line) or line.startswith(read["depth"]) for line in lines)
 
 
 def _bytes(count: str, dtype: np.dtype[Any]) -> str:

@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any
 
 import llvmlite
+import llvmlite.binding as llvm
 import numba
 import numpy as np
 import scipy
@@ -25,7 +26,7 @@ from numba.core.serialize import dumps
 from jitgrad._version import __version__
 from jitgrad.core import linalg_errors
 from jitgrad.errors import JitgradError, ShapeError
-from jitgrad.kernels import blas, buffer, vecmath
+from jitgrad.kernels import blas, buffer, irbuild, vecmath
 from jitgrad.kernels.array_fields import FIELD_OFFSETS
 
 __all__ = ["called_function", "cpu", "deserialize", "is_storable", "make", "options", "serialize", "versions"]
@@ -147,7 +148,28 @@ def make(name: str, source: str, signature: tuple[str, ...], extras: Mapping[str
     target.refresh()
     arguments = tuple([_argument(code) for code in signature if code != "nogil" and not code.startswith("r:")])
     results = [getattr(types, code[2:]) for code in signature if code.startswith("r:")]
-    return compile_extra(typing, target, names[name], arguments, results[0] if results else types.none, flags, {})  # type: ignore[no-any-return]
+    result = results[0] if results else types.none
+    library = _library(target, name)
+    return compile_extra(typing, target, names[name], arguments, result, flags, {}, library)  # type: ignore[no-any-return]
+
+
+def _library(target: Any, name: str) -> Any:
+    """Where Numba puts a kernel's code. Its last pass inlines the vector variants of rare calls (see
+    :func:`irbuild.patched`): LLVM's vectoriser, which puts them there, comes after all inlining."""
+    codegen = target.codegen()
+    library = codegen.create_library(name)
+    library.enable_object_caching()
+    usual = library._optimize_final_module
+
+    def optimize() -> None:
+        usual()
+        if any(g.name == irbuild.KEPT for g in library._final_module.global_variables):
+            passes = llvm.create_new_module_pass_manager()
+            passes.add_always_inliner_pass()
+            passes.run(library._final_module, codegen._pass_builder())
+
+    library._optimize_final_module = optimize
+    return library
 
 
 def called_function(function: Any, **options: Any) -> Any:

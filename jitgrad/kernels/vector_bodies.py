@@ -126,12 +126,9 @@ COSH = (
     0.041666666666666685, 0.0013888888888873622, 2.4801587348465317e-05, 2.7557252488223513e-07,
     2.092155405647333e-09,
 )  # fmt: skip
-# tanh(a) = a + a**3 P(a**2) on a <= 0.56, relative error.
-TANH = (
-    -0.33333333333331905, 0.1333333333311074, -0.05396825384800935, 0.021869485312073833, -0.008863185695088328,
-    0.0035916492785674783, -0.0014528712664915373, 0.0005781190900022786, -0.00020865014117277174,
-    4.988626504587584e-05,
-)  # fmt: skip
+# tanh(a) = a - a**3 P(a**2) / (Q(a**2) + a**6) on a <= 0.625 (Cephes), relative error.
+TANH_UP = (1614.6876844170845, 99.28772310019186, 0.9643991794250523)
+TANH_DOWN = (4844.063053251255, 2235.4883906010045, 112.81167849163293)
 # asin(s) = s + s**3 P(s**2) on s <= 1/2, relative error.
 ASIN = (
     0.16666666666666702, 0.07499999999984511, 0.04464285716363594, 0.030381943144576987, 0.022372204933033622,
@@ -166,36 +163,31 @@ CBRT_BIAS = 715094163
 
 
 def _ln2_multiple(x: Value) -> tuple[Value, Value, Value]:
-    """x = k ln2 + r with |r| <= ln(2)/2: k, r, and r's rounding error."""
-    k = fma(x, LOG2_E, ROUNDER) - ROUNDER
+    """x = k ln2 + r with |r| <= ln(2)/2: k + ROUNDER, r, and r's rounding error."""
+    t = fma(x, LOG2_E, ROUNDER)
+    k = t - ROUNDER
     h = fma(k, -LN2_HI, x)
     r = fma(k, -LN2_LO, h)
-    return k, r, fma(k, -LN2_LO, h - r)
+    return t, r, fma(k, -LN2_LO, h - r)
 
 
-def _whole(k: Value) -> Value:
-    """A whole number as an integer, of which only the low bits count."""
-    return bits(k + ROUNDER)
-
-
-def _scaled(m: Value, k: Value) -> Value:
-    """m 2**k for m of moderate size; a NaN stays.
+def _scaled(m: Value, n: Value) -> Value:
+    """m 2**k for m of moderate size and a k in the low bits of n; a NaN stays.
 
     In two factors, so that overflow gives infinity and a subnormal result is rounded once.
     """
-    n = _whole(k)
     h = n >> 1
-    # The bits of a NaN are no number to be scaled.
-    return select(is_nan(m), m, unbits(bits(m) + (h << 52)) * unbits(((n - h) << 52) + ONE_BITS))
+    return m * unbits((h << 52) + ONE_BITS) * unbits(((n - h) << 52) + ONE_BITS)
 
 
 def _exp_sum(x: Value, tail: Any = None) -> tuple[Value, Value]:
-    """m and k with exp(x + tail) = m 2**k, sqrt(1/2) <= m <= sqrt(2); the tail is small."""
-    k = fma(x, LOG2_E, ROUNDER) - ROUNDER
+    """m and n with exp(x + tail) = m 2**k, sqrt(1/2) <= m <= sqrt(2) and k in the low bits of n; the tail is small."""
+    t = fma(x, LOG2_E, ROUNDER)
+    k = t - ROUNDER
     r = fma(k, -LN2_LO, fma(k, -LN2_HI, x))
     if tail is not None:
         r = r + tail
-    return fma(r * r, horner(r, EXP), r) + 1.0, k
+    return fma(r * r, horner(r, EXP), r) + 1.0, bits(t)
 
 
 def exp(x: Value) -> Value:
@@ -215,17 +207,17 @@ def exp32(x: Value) -> Value:
 
 def exp2(x: Value) -> Value:
     x = at_most(at_least(x, -1080.0), 1030.0)
-    k = (x + ROUNDER) - ROUNDER
-    f = x - k
+    t = x + ROUNDER
+    f = x - (t - ROUNDER)
     r = f * LN2
     tail = fma(f, LN2, -r)
-    return _scaled(r + fma(r * r, horner(r, EXP), tail) + 1.0, k)
+    return _scaled(r + fma(r * r, horner(r, EXP), tail) + 1.0, bits(t))
 
 
 def _expm1_reduced(x: Value) -> tuple[Value, Value]:
     """expm1(r) with small relative error, and 2**k/2, for x = k ln2 + r."""
-    k, r, tail = _ln2_multiple(x)
-    return r + fma(r * r, horner(r, EXPM1), tail), unbits((_whole(k) << 52) + ((BIAS - 1) << 52))
+    t, r, tail = _ln2_multiple(x)
+    return r + fma(r * r, horner(r, EXPM1), tail), unbits((bits(t) << 52) + ((BIAS - 1) << 52))
 
 
 def expm1(x: Value) -> Value:
@@ -236,23 +228,25 @@ def expm1(x: Value) -> Value:
 
 
 def tanh(x: Value) -> Value:
-    # 1 - 2 E / (1 + E) with E = exp(-2a) is good from 0.55 on.
+    # 1 - 2 E / (1 + E) with E = exp(-2a) is good from 0.6 on, a - a**3 P / Q below: one division serves both.
     a = at_most(fabs(x), 22.0)
-    m, k = _exp_sum(-(a + a))
-    e = unbits(bits(m) + (_whole(k) << 52))
+    m, n = _exp_sum(-(a + a))
+    e = unbits(bits(m) + (n << 52))
     z = a * a
-    r = select(a > 0.56, 1.0 - (e + e) / (1.0 + e), fma(a * z, horner(z, TANH), a))
-    return copysign(r, x)
+    large = a > 0.6
+    up = select(large, e + e, a * z * horner(z, TANH_UP))
+    down = select(large, 1.0 + e, fma(z, fma(z, z + TANH_DOWN[2], TANH_DOWN[1]), TANH_DOWN[0]))
+    return copysign(select(large, a.lifted(1.0), a) - up / down, x)
 
 
 def _sinh_cosh_parts(a: Value) -> tuple[Value, Value, Value, Value]:
     """For a = k ln2 + r >= 0: sinh(r), cosh(r) - 1, 2**k / 8, and 2**-k / 8 as far as it counts."""
-    k, r, tail = _ln2_multiple(at_most(a, 711.0))
+    t, r, tail = _ln2_multiple(at_most(a, 711.0))
     z = r * r
     s = r + fma(r * z, horner(z, SINH), tail)
     c = fma(z * z, horner(z, COSH), 0.5 * z)
-    up = unbits((_whole(k) << 52) + ((BIAS - 3) << 52))
-    down = unbits((_whole(-at_most(k, 60.0)) << 52) + ((BIAS - 3) << 52))
+    up = unbits((bits(t) << 52) + ((BIAS - 3) << 52))
+    down = unbits((bits(ROUNDER - at_most(t - ROUNDER, 60.0)) << 52) + ((BIAS - 3) << 52))
     return s, c, up, down
 
 
@@ -591,7 +585,7 @@ def cbrt(x: Value) -> Value:
 
 
 def _exp_minus_square(a: Value) -> tuple[Value, Value]:
-    """m and k with exp(-a*a) = m 2**k."""
+    """m and n with exp(-a*a) = m 2**k and k in the low bits of n."""
     z = a * a
     # The rounding error of z counts: exp would magnify it up to 700 times.
     return _exp_sum(-z, fma(-a, a, z))
@@ -614,12 +608,12 @@ def erf(x: Value) -> Value:
 
 def erfc(x: Value) -> Value:
     a = at_most(fabs(x), 27.5)
-    m, k = _exp_minus_square(a)
+    m, n = _exp_minus_square(a)
     # 1 / (a + 4) and its error, for (a - 4) / (a + 4) = 1 - 8 / (a + 4) has to be good.
     d = a + 4.0
     v = 1.0 / d
     v_tail = v * (fma(-d, v, 1.0) - v * (a - (d - 4.0)))
     p = horner(fma(v_tail, -8.0, fma(v, -8.0, 1.0)), ERFC)
-    far = _scaled(m * fma(p, v, fma(p, v_tail, v * ERFC_TAIL)), k)
+    far = _scaled(m * fma(p, v, fma(p, v_tail, v * ERFC_TAIL)), n)
     near = fma(-x, horner(a * a, ERF_SMALL), 1.0 - x)
     return select(a < 0.82, near, select(x < 0.0, 2.0 - far, far))
