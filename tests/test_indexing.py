@@ -373,3 +373,178 @@ def test_writing_with_the_same_indices(pair: tuple[Any, Any]) -> None:
     np.testing.assert_allclose(t.grad.numpy(), np.where(numbers < 0, weights, 0.0))
     kept = np.bincount(numbers[numbers >= 0], weights[numbers >= 0], values.size).reshape(values.shape)
     np.testing.assert_allclose(np.zeros(values.shape) if v.grad is None else v.grad.numpy(), kept)
+
+
+# --------------------------------------------------------------------------- the same view again
+
+
+@pytest.mark.parametrize(
+    ("first", "wrong"),
+    [
+        (lambda x: x[1:], lambda x: x[1.0:]),
+        (lambda x: x[:, 1:], lambda x: x[:, 1.0:]),
+        (lambda x: x[1], lambda x: x[1.0]),
+        (lambda x: x[1, 0], lambda x: x[1.0, 0]),
+        (lambda x: x[2], lambda x: x[3]),
+        (lambda x: x[2, 1], lambda x: x[2, 4]),
+        (lambda x: x[::1], lambda x: x[::0]),
+        (lambda x: x.reshape(2, 6), lambda x: x.reshape(2.0, 6)),
+        (lambda x: x.reshape((2, 6)), lambda x: x.reshape((2.0, 6))),
+        (lambda x: x.transpose(1, 0), lambda x: x.transpose(1.0, 0)),
+        (lambda x: x.swapaxes(1, 0), lambda x: x.swapaxes(1.0, 0)),
+        (lambda x: x.T, lambda x: x.transpose(0, 0)),
+    ],
+)
+def test_an_equal_argument_of_a_wrong_type_stays_wrong(
+    first: Callable[[Any], Any], wrong: Callable[[Any], Any]
+) -> None:
+    x = jg.tensor(X[:, :, 0]).requires_grad_()
+    for _ in range(3):
+        np.testing.assert_array_equal(first(x).detach().numpy(), first(X[:, :, 0]))
+    for _ in range(2):
+        with pytest.raises((JitgradError, IndexError, TypeError)):
+            wrong(x)
+
+
+@pytest.mark.parametrize(
+    "index", [True, np.bool_(True), (True, 1), (1, True), (True, slice(1, None)), (np.int64(1), 1)]
+)
+def test_booleans_are_no_integers_after_equal_integers(index: Any) -> None:
+    x = jg.tensor(X)
+    for same in (1, (1, 1), (1, slice(1, None))):
+        for _ in range(2):
+            np.testing.assert_array_equal(x[same].numpy(), X[same])
+    for _ in range(2):
+        np.testing.assert_array_equal(x[index].numpy(), X[index])
+
+
+class _Moving:
+    """A bound that is another number each time."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __index__(self) -> int:
+        return self.now
+
+
+def test_a_bound_that_changes_is_read_each_time() -> None:
+    at, tensor_bound = _Moving(), jg.tensor(0)
+    for bound, move in ((at, lambda n: setattr(at, "now", n)), (tensor_bound, tensor_bound.fill_)):
+        for n in (0, 1, 2, 1):
+            move(n)
+            for index in (slice(bound, None), (slice(bound, None), 0)):
+                x = jg.tensor(X).requires_grad_()
+                x[index].sum().backward()
+                wanted = np.zeros_like(X)
+                wanted[(slice(n, None), 0) if isinstance(index, tuple) else slice(n, None)] = 1
+                np.testing.assert_array_equal(x.grad.numpy(), wanted)
+
+
+def test_reshapes_of_other_strides_view_or_copy_each_for_itself() -> None:
+    bases: list[Callable[[Any], Any]] = [lambda a: a[:, :, 0], lambda a: a[:, 0, :4], lambda a: a[..., 1][::-1]]
+    for _ in range(2):
+        for build in (*bases, *bases[::-1]):
+            for shape in ((12,), (3, 2, 2), (2, 6)):
+                array, tensor = X.copy(), jg.tensor(X)
+                seen, mine = build(array).reshape(shape), build(tensor).reshape(*shape)
+                assert np.shares_memory(mine.numpy(), tensor.numpy()) == np.shares_memory(seen, array)
+                seen[...] = 7.0
+                mine.fill_(7.0)
+                np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+def _by_counting(uses: list[Callable[[Any], Any]], shape: tuple[int, ...]) -> Any:
+    """How often the uses see each element, told by NumPy."""
+    places = np.arange(np.prod(shape)).reshape(shape)
+    return sum(np.bincount(np.asarray(u(places)).reshape(-1), minlength=places.size) for u in uses).reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("through", [lambda x: x, lambda x: x * 1.0], ids=["leaf", "node"])
+def test_many_views_of_one_tensor_add_up(through: Callable[[Any], Any], dtype: Any) -> None:
+    uses: list[Callable[[Any], Any]] = [
+        lambda a: a[0],
+        lambda a: a[1:],
+        lambda a: a[::-1],
+        lambda a: a[1, 2],
+        lambda a: a[-1, :, ::-2],
+        lambda a: a[2:2],
+        lambda a: a[None, ..., 1],
+        lambda a: a[0],
+        lambda a: a[0][1],
+        lambda a: a.T[1:],
+        lambda a: a.diagonal(),
+        lambda a: a.swapaxes(0, 1)[0],
+        lambda a: a.reshape(12, 5)[3:7],
+    ]
+    wanted = _by_counting(uses, X.shape)
+    for _ in range(4):  # the first times are run in other ways than the later ones
+        x = jg.tensor(X.astype(dtype)).requires_grad_()
+        seen: list[Any] = []
+        x.register_hook(lambda g, seen=seen: seen.append(g.detach().numpy().copy()))
+        base = through(x)
+        parts = [u(base).sum() for u in uses]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        total.backward(retain_graph=True)
+        np.testing.assert_array_equal(x.grad.numpy(), wanted)
+        first = x.grad
+        total.backward()
+        np.testing.assert_array_equal(x.grad.numpy(), 2 * wanted)
+        assert x.grad is first
+        np.testing.assert_array_equal(seen[1], wanted)
+        base = through(x)
+        (once,) = jg.autograd.grad(sum((u(base) * u(base)).sum() for u in uses), x, create_graph=True)
+        np.testing.assert_allclose(once.detach().numpy(), 2 * wanted * X.astype(dtype), rtol=1e-5)
+        (twice,) = jg.autograd.grad(once.sum(), x)
+        np.testing.assert_array_equal(twice.numpy(), 2 * wanted)
+
+
+def test_gradients_of_leaves_do_not_share_memory_with_cotangents() -> None:
+    given = jg.tensor([1.0, 2.0])
+    x = jg.tensor([1.0, 2.0, 3.0]).requires_grad_()
+    y = jg.tensor([1.0, 2.0, 3.0]).requires_grad_()
+    for _ in range(4):
+        x.grad = y.grad = None
+        (x[:2] + x[1:] + y[1:]).backward(given)
+        np.testing.assert_array_equal(x.grad.numpy(), [1.0, 3.0, 2.0])
+        np.testing.assert_array_equal(y.grad.numpy(), [0.0, 1.0, 2.0])
+        np.testing.assert_array_equal(given.numpy(), [1.0, 2.0])
+        x.grad.fill_(5.0)
+        np.testing.assert_array_equal(y.grad.numpy(), [0.0, 1.0, 2.0])
+
+
+def test_views_that_were_taken_eagerly_are_recorded_while_a_function_is_traced() -> None:
+    captured = jg.tensor(X)
+    uses: list[Callable[[Any], Any]] = [
+        lambda a: a[0, 1],
+        lambda a: a[1, ::-1],
+        lambda a: a.T[:, 1, 0],
+        lambda a: a[2][3],
+    ]
+    for use in uses:
+        for _ in range(3):
+            use(captured)
+        compiled = jg.jit(lambda x, use=use: x * use(captured))
+        for value in (2.0, 5.0):
+            captured.fill_(value)
+            np.testing.assert_array_equal(compiled(jg.tensor(3.0)).numpy(), 3.0 * use(np.full_like(X, value)))
+
+
+def test_views_under_no_grad_after_recorded_ones() -> None:
+    x = jg.tensor(X).requires_grad_()
+    for use in (lambda a: a[1], lambda a: a[1:, 2], lambda a: a.T, lambda a: a.reshape(60)):
+        for _ in range(2):
+            assert use(x).requires_grad
+            with jg.no_grad():
+                view = use(x)
+                assert not view.requires_grad
+                assert np.shares_memory(view.numpy(), x.detach().numpy())
+        base = jg.tensor(X) * 1.0
+        with jg.no_grad():
+            use(base)
+            view = use(base)
+        with pytest.raises(JitgradError, match="no_grad"):
+            view.copy_(use(x))

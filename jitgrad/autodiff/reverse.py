@@ -365,9 +365,18 @@ def _run_usual(state: _Sweep) -> None:
         edges = node.edges
         if node.hooks is not None or node.retained is not None:
             g = state.hooked(node, g)
-        if recorder.masks or masks or node.slots is not None or edges is None:
+        if edges is None or node.slots is not None or masks:
             state.visit(node, g)
             continue
+        if recorder.masks:
+            if len(edges) > 1 or type(edges[0]) is GradNode:
+                state.visit(node, g)
+                continue
+            if recorder.part is not None and edges[0] in owned and _added(g, recorder.part(pending[edges[0]])):
+                if not retain:
+                    node.edges = None
+                    node.residuals = ()
+                continue
         i = -1
         for cotangent in recorder.run(node, g):
             i += 1
@@ -395,6 +404,14 @@ def _run_usual(state: _Sweep) -> None:
         if not retain:
             node.edges = None
             node.residuals = ()
+
+
+def _added(g: Any, part: np.ndarray[Any, Any]) -> bool:
+    """Add a cotangent to its part of a larger one, instead of as zeros around it; not where NumPy's view is read-only."""
+    if not part.flags.writeable:
+        return False
+    np.add(part, g, out=part)
+    return True
 
 
 def _check_prints(node: GradNode) -> None:

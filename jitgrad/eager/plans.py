@@ -29,6 +29,7 @@ __all__ = [
     "elementwise_entry",
     "forget_plans",
     "forward_kernel",
+    "keep_plan",
     "layouts_of",
     "operand_names",
     "plan_for",
@@ -38,7 +39,7 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 _LOOP_NAMES: Final = frozenset({"n", "i", "row", "out", "g", "result"})  # what emitted loops call their own
 _MOST_PLANS: Final = 2048  # a primitive; plans are small, and forgetting them costs microseconds each
-_planned: set[Primitive] = set()
+_filled: dict[int, dict[Any, Any]] = {}  # every table that has plans, by its id
 
 
 class Plan:
@@ -88,6 +89,7 @@ class Plan:
         """A plan that is never run, only recorded with; it is not kept, so it must not be part of a cycle."""
         made = cls.__new__(cls)
         made.primitive, made.avals, made.params, made.recorders = primitive, avals, params, {}
+        made.aval = None
         return made
 
     def _plan_elementwise(self) -> None:
@@ -205,19 +207,24 @@ def plan_for(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[
     plan: Plan | None = plans.get(key)
     if plan is None:
         plan = Plan(primitive, avals, params)
-        if is_tracing():  # the short way must not find plans then: operations on captured arrays are recorded
-            return plan
-        if len(plans) >= _MOST_PLANS:
-            plans.clear()
-        plans[key] = plan
-        _planned.add(primitive)
+        keep_plan(plans, key, plan)
     return plan
+
+
+def keep_plan(table: dict[Any, Plan], key: Any, plan: Plan) -> None:
+    """Let a plan be found in a table, until plans are forgotten."""
+    if is_tracing():  # the short way must not find plans then: operations on captured arrays are recorded
+        return
+    if len(table) >= _MOST_PLANS:
+        table.clear()
+    table[key] = plan
+    _filled[id(table)] = table
 
 
 def forget_plans() -> None:
     """Drop every plan, as a change of the kernel mode demands."""
-    for primitive in list(_planned):
-        primitive.plans.clear()
+    for table in list(_filled.values()):
+        table.clear()
 
 
 def run(primitive: Primitive, arrays: Sequence[Array], params: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from jitgrad.core.aval import ShapedArray, make_aval
 from jitgrad.core.dispatch import constant, wrap
 from jitgrad.core.graph import Constant, Graph, Variable
 from jitgrad.core.infer import infer
-from jitgrad.core.primitive import Custom, Elementwise, Linear, Partials, Primitive, Value, View
+from jitgrad.core.primitive import Custom, Elementwise, Host, Linear, Partials, Primitive, Value, View
 from jitgrad.core.trace import trace
 from jitgrad.eager.plans import (
     Array,
@@ -141,10 +141,13 @@ class _Program:
             values[i] = value
         for primitive, sources, params, targets in self.steps:
             impl = primitive.impl
-            if type(impl) is View:  # needs no plan
+            if type(impl) is View:  # neither this nor the next needs a plan
                 values[targets[0]] = impl.view(values[sources[0]], **params)
                 continue
-            result = run(primitive, [values[i] for i in sources], params)
+            if type(impl) is Host:
+                result = impl.run(*[values[i] for i in sources], **params)
+            else:
+                result = run(primitive, [values[i] for i in sources], params)
             if len(targets) == 1:
                 values[targets[0]] = result
             else:
@@ -168,6 +171,7 @@ class Recorder:
 
     ``keep``: indices into ``(*operands, *results)`` of the arrays that a node holds until backward.
     ``plain``: structural zeros of the cotangent pass through as they are. ``masks``: new ones arise.
+    ``part``: the place in a cotangent of the operand to which that of the result is added (of views of a part).
     """
 
     __slots__ = (
@@ -185,6 +189,7 @@ class Recorder:
         "out_avals",
         "outputs",
         "params",
+        "part",
         "plain",
         "plan",
         "primitive",
@@ -199,7 +204,8 @@ class Recorder:
         self.params = plan.params
         self.avals = plan.avals
         self.needs = needs
-        self.out_avals = infer(primitive, plan.avals, plan.params)
+        seen = plan.aval if isinstance(primitive.impl, View) else None  # inferring what a view gives takes a view
+        self.out_avals = infer(primitive, plan.avals, plan.params) if seen is None else (seen,)
         self.outputs = len(self.out_avals)
         self._differential: _Differential | None = None
         self._program: _Program | None = None
@@ -210,6 +216,7 @@ class Recorder:
             isinstance(rule, Partials) and any(rule.masks[i] is not None for i in needs)
         )
         self.plain = False
+        self.part: Callable[[Array], Array] | None = None
         if keep_all:  # what the rule reads need not be known
             self.keep = tuple(range(len(plan.avals) + self.outputs))
             self.run = _run_values
@@ -226,7 +233,9 @@ class Recorder:
                 self.keep = ()  # such a rule reads no values, so its trace can wait until it is worth it
             else:
                 self._trace_rule()
-            self.fresh = (False,) * len(needs)
+            if isinstance(primitive.impl, View) and self.masks:
+                self.part = plan.run
+            self.fresh = (self.part is not None,) * len(needs)
         self.save = _saver(self.keep)
 
     @property

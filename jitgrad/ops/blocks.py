@@ -91,6 +91,7 @@ class Operation(Generic[P, R]):
         public: bool = True,
         in_place: bool = False,
         fold: Primitive | None = None,
+        views: bool = False,
     ) -> None:
         self.function = function
         self.name = function.__name__
@@ -106,6 +107,7 @@ class Operation(Generic[P, R]):
         self.public = public
         self.in_place = in_place
         self.fold = fold
+        self.views = views
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__wrapped__ = function
@@ -224,12 +226,14 @@ def operation(
     reference: Callable[..., Any] | None = None,
     in_place: bool = False,
     fold: Primitive | None = None,
+    views: bool = False,
 ) -> Callable[[Callable[P, R]], Operation[P, R]]:
     """Make a public operation of a function that normalises its arguments and calls primitives or other operations.
 
     ``samples(rng)`` gives calls for the property tests (None: tested by hand, for creation functions). ``namespace``:
     "linalg" for ``jg.linalg.NAME``. ``in_place``: there is a method ``NAME_`` that overwrites the first operand.
     ``fold``: the primitive that the operation is, over all axes, when called with a tensor alone.
+    ``views``: it is one view of its first operand, where it can be.
     """
 
     def decorate(function: Callable[P, R]) -> Operation[P, R]:
@@ -246,6 +250,7 @@ def operation(
             differentiable=not nondiff,
             in_place=in_place,
             fold=fold,
+            views=views,
         )
 
     return decorate

@@ -17,10 +17,10 @@ from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode, in_backward
 from jitgrad.core.primitive import Custom, Elementwise, Primitive, View
 from jitgrad.core.trace import atom_of, current_graph, is_tracing, stand_in
-from jitgrad.eager import Plan, plan_for, recorder_for
+from jitgrad.eager import Plan, Recorder, plan_for, recorder_for
 from jitgrad.errors import DefinitionError, DtypeError, ShapeError, user_line
 from jitgrad.ops.linear import convert, stack_values
-from jitgrad.tensor.storage import link_view, share_memory
+from jitgrad.tensor.storage import link_view, storage_of
 from jitgrad.tensor.tensor import Tensor, make
 from jitgrad.tensor.traced_memory import share_traced
 
@@ -33,6 +33,7 @@ __all__ = [
     "kept",
     "record",
     "unary_function",
+    "view_result",
     "wrap",
 ]
 
@@ -223,29 +224,56 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
         if tracked:
             record(plan, operands, results)
         return results
+    if type(impl) is View:
+        return view_result(plan, operands[0], found)
     result: Tensor = _new(Tensor)
     result._value = found
-    aval = plan.aval
-    if aval is None:
-        if type(found) is not np.ndarray:  # a kernel would read a NumPy scalar as if it were an array
-            raise DefinitionError(f"{primitive.name} must give an ndarray, not {type(found).__name__}")
-        aval = aval_of(found)
-        if plan.settled:
-            plan.aval = aval
-    result._aval = aval
+    result._aval = plan.aval or _aval_of_result(plan, found)
     if tracked:
         record(plan, operands, (result,))
     else:
         _inherit_origin(operands, result)
-    if type(impl) is View:
-        base, array = operands[0], arrays[0]
-        if found.base is array or (found.base is not None and found.base is array.base) or owner(found) is owner(array):
-            share_memory(base, result)
-            if primitive.rule is not None:
-                if grad_mode.get():
-                    link_view(base, result, plan.step)
-                else:
-                    result._no_grad_view = True
+    return result
+
+
+def _aval_of_result(plan: Plan, found: Any) -> ShapedArray:
+    """The aval of what a plan gave that does not know it yet."""
+    if type(found) is not np.ndarray:  # a kernel would read a NumPy scalar as if it were an array
+        raise DefinitionError(f"{plan.primitive.name} must give an ndarray, not {type(found).__name__}")
+    aval = aval_of(found)
+    if plan.settled:
+        plan.aval = aval
+    return aval
+
+
+def view_result(plan: Plan, base: Tensor, found: Any) -> Tensor:
+    """The tensor on what a view primitive made of ``base``: recorded, and linked to the base where it shares its memory."""
+    result: Tensor = _new(Tensor)
+    result._value = found
+    result._aval = plan.aval or _aval_of_result(plan, found)
+    mode = _is_enabled()
+    edge = base._edge
+    if edge is None:
+        if base._origin is not None:
+            result._origin = base._origin
+    else:
+        recorder = plan.recorders.get(_FIRST)  # there is one only where the result is differentiable
+        if mode is not True or recorder is None or recorder.keep or base._slot:
+            record(plan, (base,), (result,))
+        else:
+            result._edge = node = _new(GradNode)
+            node.recorder = recorder
+            node.edges = (edge,)
+            node.residuals = ()
+            node.tick = next_tick()
+    array, memory = base._value, found.base
+    if memory is array or (memory is not None and memory is array.base) or owner(found) is owner(array):
+        (base._storage or storage_of(base)).add(result)
+        if plan.primitive.rule is not None:
+            if mode:
+                link_view(base, result, plan.step)
+            else:
+                result._no_grad_view = True
     return result
 
 
@@ -294,8 +322,7 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor], ke
         operand = operands[0]
         if recorder is not None and recorder.outputs == 1 and not operand._slot:
             result = results[0]
-            residuals = tuple([kept(operand if i == 0 else result) for i in recorder.keep]) if recorder.keep else ()
-            result._edge = GradNode(recorder, (operand._edge,), residuals)
+            result._edge = GradNode(recorder, (operand._edge,), _residuals(recorder, operands, results))
             return
     primitive = plan.primitive
     differentiable = primitive.differentiable
@@ -309,8 +336,7 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor], ke
         return
     # a tangent reads the values that a cotangent reads, unless the two have rules of their own
     recorder = recorder_for(plan, needs, keep_all or (mode == FORWARD and isinstance(primitive.rule, Custom)))
-    count = len(operands)
-    residuals = tuple([kept(operands[i] if i < count else results[i - count]) for i in recorder.keep])
+    residuals = _residuals(recorder, operands, results)
     edges = tuple([operands[i]._edge for i in needs])
     slots = tuple([operands[i]._slot for i in needs])
     node = GradNode(recorder, edges, residuals, slots if any(slots) else None)
@@ -322,6 +348,14 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor], ke
             result._edge = node
             if slot:
                 result._slot = slot
+
+
+def _residuals(recorder: Recorder, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Any, ...]:
+    """What a node keeps for its backward."""
+    if not recorder.keep:
+        return ()
+    count = len(operands)
+    return tuple([kept(operands[i] if i < count else results[i - count]) for i in recorder.keep])
 
 
 def _inherit_origin(operands: Sequence[Tensor], result: Tensor) -> None:
@@ -396,7 +430,7 @@ def unary_function(primitive: Primitive) -> Callable[[Tensor], Any]:
             if self._origin is not None:
                 result._origin = self._origin
         else:
-            if not differentiable or self._storage is not None or self._slot or _is_enabled() is not True:
+            if not differentiable or self._slot or _is_enabled() is not True:
                 record(plan, (self,), (result,))
                 return result
             try:
@@ -406,7 +440,9 @@ def unary_function(primitive: Primitive) -> Callable[[Tensor], Any]:
             result._edge = node = _new(GradNode)
             node.recorder = recorder
             node.edges = (edge,)
-            node.residuals = recorder.save(x, out)
+            node.residuals = (
+                recorder.save(x, out) if self._storage is None else _residuals(recorder, (self,), (result,))
+            )
             node.tick = next_tick()
         return result
 
@@ -456,14 +492,7 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
             needs, edges = _FIRST, (first,)
         else:
             needs, edges = _BOTH, (first, second)
-        if (
-            not differentiable
-            or self._storage is not None
-            or other._storage is not None
-            or self._slot
-            or other._slot
-            or _is_enabled() is not True
-        ):
+        if not differentiable or self._slot or other._slot or _is_enabled() is not True:
             record(plan, (self, other), (result,))
             return result
         try:
@@ -473,7 +502,11 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
         result._edge = node = _new(GradNode)
         node.recorder = recorder
         node.edges = edges
-        node.residuals = recorder.save(x, y, out)
+        node.residuals = (
+            recorder.save(x, y, out)
+            if self._storage is None and other._storage is None
+            else _residuals(recorder, (self, other), (result,))
+        )
         node.tick = next_tick()
         return result
 

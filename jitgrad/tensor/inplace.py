@@ -20,7 +20,7 @@ from jitgrad.core.modes import grad_mode
 from jitgrad.core.trace import current_graph
 from jitgrad.eager import plan_for, recorder_for
 from jitgrad.errors import DtypeError, InPlaceError, ShapeError, UnsupportedError, user_line
-from jitgrad.ops.indexing import basic_index, flat_positions, getitem, plain_index
+from jitgrad.ops.indexing import basic_index, flat_positions, plain_index
 from jitgrad.ops.linear import (
     ViewChain,
     bounded,
@@ -47,9 +47,10 @@ from jitgrad.tensor.storage import (
     views_a_leaf,
 )
 from jitgrad.tensor.tensor import Tensor, make
-from jitgrad.tensor.traced_memory import is_at, is_part, share_at, writable, write_traced
+from jitgrad.tensor.traced_memory import is_at, is_part, writable, write_traced
+from jitgrad.tensor.views import check_masks
 
-__all__ = ["assign", "get_item", "set_item", "take_history"]
+__all__ = ["assign", "set_item", "take_history"]
 
 
 def _check_target(target: Tensor, operation: str) -> None:
@@ -222,42 +223,12 @@ def _make_room(target: Tensor) -> bool:
     return False
 
 
-def get_item(tensor: Tensor, index: Any) -> Tensor:
-    """``tensor[index]``."""
-    try:
-        found: Tensor = getitem(tensor, index)
-    except UnsupportedError:
-        _check_masks(index, tensor.shape)
-        raise
-    if type(found._value) is Tracer:
-        items = plain_index(index)
-        if _is_at_traced_position(items):
-            share_at(tensor, found, items)
-    return found
-
-
-def _is_at_traced_position(items: tuple[Any, ...]) -> bool:
-    """Whether an index would give a view if its integers were known."""
-    arrays = [i for i in items if isinstance(i, Tensor | np.ndarray)]
-    return bool(arrays) and all(isinstance(i, Tensor) and not i.ndim for i in arrays)
-
-
 def _items(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     try:
         return plain_index(index)
     except UnsupportedError:
-        _check_masks(index, shape)
+        check_masks(index, shape)
         raise
-
-
-def _check_masks(index: Any, shape: tuple[int, ...]) -> None:
-    """Before a traced mask is refused for its values: raise the error of one that does not fit by its shape alone."""
-    known = [
-        np.zeros(i.shape, i.dtype) if isinstance(i, Tensor) and i.is_traced else i
-        for i in (index if type(index) is tuple else (index,))
-    ]
-    if any(isinstance(i, np.ndarray) and i.dtype.kind == "b" for i in known):
-        flat_positions(plain_index(tuple(known)), shape)
 
 
 def set_item(target: Tensor, index: Any, value: Any) -> None:

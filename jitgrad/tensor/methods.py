@@ -14,9 +14,10 @@ from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import operations
 from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
 from jitgrad.tensor.engine import apply, binary_function, fold_function, is_operand, unary_function
-from jitgrad.tensor.inplace import assign, get_item, set_item
+from jitgrad.tensor.inplace import assign, set_item
 from jitgrad.tensor.storage import is_held
 from jitgrad.tensor.tensor import Tensor
+from jitgrad.tensor.views import get_item, view_method
 
 __all__ = ["install_methods", "public_function"]
 
@@ -86,6 +87,10 @@ def _method(op: Operation[..., Any], name: str) -> Callable[..., Any]:
         fast.__name__, fast.__doc__ = name, op.__doc__
         return fast
 
+    if op.views:
+        seen = view_method(op.function)
+        seen.__name__ = name
+        return seen
     alone = op.function if op.fold is None else fold_function(op.fold, op.function)
 
     @functools.wraps(op.function)

@@ -8,6 +8,7 @@ from jitgrad.ops.linear import copy_of
 from jitgrad.ops.shape import broadcast_to, matrix_transpose, permute_dims
 from jitgrad.ops.shape import reshape as reshape_function
 from jitgrad.tensor.tensor import Tensor
+from jitgrad.tensor.views import view_method
 
 __all__ = ["METHODS"]
 
@@ -65,12 +66,10 @@ def _matrix_transposed(self: Tensor) -> Tensor:
 
 
 METHODS: dict[str, Any] = {
-    "reshape": reshape,
-    "transpose": transpose,
-    "permute": transpose,
-    "permute_dims": transpose,
-    "expand": broadcast_method,
+    "reshape": view_method(reshape),
+    **dict.fromkeys(("transpose", "permute", "permute_dims"), view_method(transpose)),
+    "expand": view_method(broadcast_method),
     "contiguous": contiguous,
-    "T": property(_transposed),
-    "mT": property(_matrix_transposed),
+    "T": property(view_method(_transposed)),
+    "mT": property(view_method(_matrix_transposed)),
 }

@@ -44,37 +44,31 @@ __all__ = [
 _reference = weakref.ref
 
 
-class _Members:
-    """Weak references to tensors; dead ones are dropped when their number has doubled."""
-
-    __slots__ = ("_limit", "_references")
-
-    def __init__(self) -> None:
-        self._references: list[weakref.ref[Tensor]] = []
-        self._limit = 16
-
-    def add(self, tensor: Tensor) -> None:
-        references = self._references
-        if len(references) >= self._limit:
-            references[:] = [r for r in references if r() is not None]
-            self._limit = max(16, 2 * len(references))
-        references.append(_reference(tensor))
-
-    def alive(self) -> list[Tensor]:
-        return [t for r in self._references if (t := r()) is not None]
-
-
 class Storage:
     """The tensors on one piece of memory, and how often it was written."""
 
-    __slots__ = ("_exports", "borrowed", "foreign", "members", "version")
+    __slots__ = ("_exports", "_most", "_references", "borrowed", "foreign", "version")
 
     def __init__(self) -> None:
-        self.members = _Members()
+        self._references: list[weakref.ref[Tensor]] = []
+        self._most = 16  # dead references are dropped when their number has doubled
         self.foreign = False  # the memory was NumPy's, or another library's, before
         self.borrowed = False  # the memory belongs to the caller of a transform, who must not see writes
         self.version = 0
         self._exports: list[weakref.ref[Exported]] = []
+
+    def add(self, tensor: Tensor) -> None:
+        """From now on the tensor is on this memory."""
+        references = self._references
+        if len(references) >= self._most:
+            references[:] = [r for r in references if r() is not None]
+            self._most = max(16, 2 * len(references))
+        references.append(_reference(tensor))
+        tensor._storage = self
+
+    def members(self) -> list[Tensor]:
+        """The living tensors on this memory."""
+        return [t for r in self._references if (t := r()) is not None]
 
     def export(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """An ndarray for NumPy on the same memory; as long as it or a view of it lives, the memory has an alias."""
@@ -109,25 +103,21 @@ def storage_of(tensor: Tensor) -> Storage:
     """The storage of a tensor, made when it is first needed."""
     storage: Storage | None = tensor._storage
     if storage is None:
-        storage = tensor._storage = Storage()
+        storage = Storage()
         storage.borrowed = tensor._borrowed
-        storage.members.add(tensor)
+        storage.add(tensor)
     return storage
 
 
 def share_memory(tensor: Tensor, alias: Tensor) -> None:
     """``alias`` was made on the memory of ``tensor``."""
-    storage = tensor._storage
-    if storage is None:
-        storage = storage_of(tensor)
-    alias._storage = storage
-    storage.members.add(alias)
+    (tensor._storage or storage_of(tensor)).add(alias)
 
 
 def own_memory(storage: Storage) -> None:
     """Before the first write to borrowed memory: every tensor on it moves to a copy, where they alias as before."""
     storage.borrowed = False
-    members = [m for m in storage.members.alive() if isinstance(m._value, np.ndarray)]
+    members = [m for m in storage.members() if isinstance(m._value, np.ndarray)]
     bounds = [byte_bounds(m._value) for m in members]
     low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
     buffer = np.empty(high - low, np.uint8)
@@ -148,8 +138,12 @@ def link_view(base: Tensor, view: Tensor, step: tuple[Any, tuple[tuple[str, Any]
     if history is None:
         history = base._history = History(base)
     view._history = history
-    view._chain = (*base._chain, step)
-    if base._chain and (base._over_leaf or isinstance(base._edge, Leaf)):
+    chain = base._chain
+    if not chain:
+        view._chain = (step,)
+        return
+    view._chain = (*chain, step)
+    if base._over_leaf or isinstance(base._edge, Leaf):
         view._over_leaf = True
 
 
@@ -158,7 +152,7 @@ def aliased(tensor: Tensor) -> bool:
     storage: Storage | None = tensor._storage
     if storage is None:
         return False
-    return storage.foreign or any(t is not tensor for t in storage.members.alive()) or bool(storage.exports())
+    return storage.foreign or any(t is not tensor for t in storage.members()) or bool(storage.exports())
 
 
 def _references(holder: Any) -> int:
@@ -177,7 +171,7 @@ def is_held(tensor: Tensor) -> bool:
     in a variable.
     """
     storage: Storage | None = tensor._storage
-    holders: list[Any] = [tensor] if storage is None else [*storage.members.alive(), *storage.exports()]
+    holders: list[Any] = [tensor] if storage is None else [*storage.members(), *storage.exports()]
     memory = Exported(owner(tensor._value))
     if not isinstance(memory._value, np.ndarray):
         return True  # type: ignore[unreachable]  # who else uses a foreign buffer cannot be known
@@ -207,7 +201,7 @@ def rebase(tensor: Tensor, edge: Edge | None, slot: int) -> None:
         tensor._set_edge(edge, slot)
         return
     history.edge, history.slot = edge, slot
-    for member in storage_of(tensor).members.alive():  # views share memory, or the history would mean nothing
+    for member in storage_of(tensor).members():  # views share memory, or the history would mean nothing
         if member._history is not history or (edge is None and isinstance(member._edge, Leaf)):
             continue
         if member._chain:

@@ -81,6 +81,7 @@ class _Passage:
     name = "checkpoint"
     outputs = 1
     masks = True
+    part = None
     plain = False
     fresh = (False,)
 
@@ -107,6 +108,7 @@ class _Start:
     name = "checkpoint"
     outputs = 1
     masks = True
+    part = None
     plain = False
     fresh = (False,)
 
@@ -280,6 +282,7 @@ class _Recorder:
     """The recorder of the node of a checkpointed call."""
 
     masks: Final = True
+    part: Final = None
     plain: Final = False
 
     def __init__(
