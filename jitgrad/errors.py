@@ -36,6 +36,16 @@ __all__ = [
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
+class _Ours(dict[str, bool]):
+    """Whether a file is one of the package, by its name."""
+
+    def __missing__(self, file: str) -> bool:
+        return self.setdefault(file, file.startswith(_PACKAGE))
+
+
+_is_ours = _Ours()
+
+
 class JitgradError(Exception):
     """Root of every error that jitgrad raises on purpose."""
 
@@ -123,6 +133,6 @@ class RecompileWarning(UserWarning):
 def user_line(depth: int = 1) -> str:
     """``file:line`` of the nearest caller outside the package: the line of the user's own code."""
     frame = sys._getframe(depth)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and _is_ours[frame.f_code.co_filename]:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -114,7 +114,7 @@ class _Sweep:
                 self.owned.add(edge)
             if isinstance(edge, GradNode):
                 heappush(self.heap, (-edge.tick, edge))
-                if mask is not None:
+                if mask is not None and edge.edges != ():  # at an input of a transform nothing goes on
                     self.masks[edge] = mask
             return
         if self.masks:

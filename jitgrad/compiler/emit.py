@@ -497,10 +497,11 @@ class _Emitter:
             if self.names.get(a) == b.name
         ]
         workspace = lay_out(self.temporaries, [*pieces, copies], not self.plan.begins, results)
-        pieces = [workspace.renamed(piece) for piece in pieces if piece]
-        outlined = Outlined()
+        outlined = Outlined(workspace.names)
         if self.plan.begins:
-            pieces = [[outlined.call(piece)] for piece in pieces]
+            pieces = [[outlined.call(piece)] for piece in pieces if piece]
+        else:
+            pieces = [workspace.renamed(piece) for piece in pieces]
         lines = [*workspace.lines, *outlined.addresses(), *itertools.chain(*pieces), *workspace.renamed(copies)]
         written = [b for k, b in enumerate(self.outputs) if k != self.returned]
         result = None if self.returned is None else self.locals[self.graph.outputs[self.returned]]  # type: ignore[index]

@@ -44,6 +44,7 @@ class Extents:
     def __init__(self, graph: Graph) -> None:
         self._parent: dict[Axis, Axis] = {}
         self._symbols: dict[Axis, str] = {}
+        self._shapes: dict[Atom, tuple[str, ...]] = {}  # asked for when all axes that must agree are known to
         self.values: list[int] = []
         self.formulas: list[str | None] = []  # of numbers that are no extents, in earlier symbols
         self.views: dict[int, list[Node]] = {}  # the views through which a node writes, from the whole to the part
@@ -68,7 +69,7 @@ class Extents:
         return root
 
     def _same(self, a: Axis, b: Axis) -> None:
-        if int(a[0].aval.shape[a[1]]) == int(b[0].aval.shape[b[1]]) != 1:
+        if a[0].aval.shape[a[1]] == b[0].aval.shape[b[1]] != 1:
             ra, rb = self._root(a), self._root(b)
             if ra != rb:
                 self._parent[rb] = ra
@@ -174,7 +175,10 @@ class Extents:
 
     def shape(self, atom: Atom) -> tuple[str, ...]:
         """The symbols of all axes."""
-        return tuple(self.symbol(atom, i) for i in range(atom.aval.ndim))
+        found = self._shapes.get(atom)
+        if found is None:
+            found = self._shapes[atom] = tuple([self.symbol(atom, i) for i in range(atom.aval.ndim)])
+        return found
 
 
 def is_square_diagonal(node: Node) -> bool:

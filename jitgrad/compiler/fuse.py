@@ -8,6 +8,7 @@ one loop nest, forward and backward alike.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -122,6 +123,7 @@ class Plan:
     begins: list[int]  # the stages with which segments begin; none where the whole is one
 
 
+@functools.cache
 def _is_dear(primitive: Primitive) -> bool:
     impl = primitive.impl
     if not isinstance(impl, Elementwise):
@@ -182,8 +184,8 @@ class _Planner:
     def visit(self, node: Node) -> None:
         primitive = node.primitive
         out = node.outputs[0]
-        reads = max((self.ready.get(a, 0) for a in node.inputs), default=0)
-        reads = max(reads, self.base)
+        ready = self.ready
+        reads = max([self.base, *[ready[a] for a in node.inputs if a in ready]])
         shape = self.extents.shape
         if isinstance(primitive.impl, Reduce) or primitive is vector_dot:
             kind: Literal["reduce", "dot"] = "dot" if primitive is vector_dot else "reduce"

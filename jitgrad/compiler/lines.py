@@ -50,7 +50,7 @@ class UserLines:
 
 def is_comment(line: str) -> bool:
     """Whether a line is for readers alone; it quotes the user's text, which may contain anything."""
-    return line.lstrip().startswith("#")
+    return "#" in line and line.lstrip()[0] == "#"
 
 
 def _depth(line: str) -> int:
@@ -58,7 +58,7 @@ def _depth(line: str) -> int:
 
 
 def _is_load(line: str) -> bool:
-    return line.partition(" = ")[2].startswith("load(")
+    return " = load(" in line and line.partition(" = ")[2].startswith("load(")
 
 
 def without_comments(lines: Sequence[str]) -> list[str]:

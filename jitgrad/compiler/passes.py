@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,25 +50,23 @@ def simplify(graph: Graph) -> Graph:
     return graph
 
 
-def _rewritten(graph: Graph, visit: Callable[[Node], list[Atom] | None]) -> Graph:
-    """The graph with the nodes replaced for which ``visit`` gives other values for their results.
+def _rewritten(graph: Graph, visit: Callable[[Node], list[Atom] | Node | None]) -> Graph:
+    """The graph with the nodes replaced for which ``visit`` gives other values for their results, or another node.
 
-    ``visit`` sees nodes whose operands are replaced already.
+    ``visit`` sees nodes whose operands are replaced already; it must not change them, since the graph keeps them.
     """
     instead: dict[Atom, Atom] = {}
     nodes = []
     for node in graph.nodes:
-        node = Node(
-            node.primitive,
-            tuple([instead.get(a, a) for a in node.inputs]),
-            _moved(node.params, instead),
-            node.outputs,
-            node.where,
-            node.backward,
-        )
+        if instead:
+            inputs, params = tuple([instead.get(a, a) for a in node.inputs]), _moved(node.params, instead)
+            if inputs != node.inputs or params is not node.params:
+                node = Node(node.primitive, inputs, params, node.outputs, node.where, node.backward)
         found = visit(node)
         if found is None:
             nodes.append(node)
+        elif isinstance(found, Node):
+            nodes.append(found)
         else:
             instead.update(zip(node.outputs, found, strict=True))
     return Graph(graph.name, list(graph.inputs), nodes, [instead.get(a, a) for a in graph.outputs])
@@ -75,7 +74,7 @@ def _rewritten(graph: Graph, visit: Callable[[Node], list[Atom] | None]) -> Grap
 
 def _moved(params: dict[str, Any], instead: dict[Atom, Atom]) -> dict[str, Any]:
     """The parameters, with extents that now belong to the values put in place of others."""
-    if not params:
+    if not params or not instead:
         return params
     changed = {}
     for name, value in params.items():
@@ -163,17 +162,19 @@ def erase_identities(graph: Graph) -> Graph:
     """Drop what changes nothing: stop_gradient (differentiation is over), copies, and steps that undo each other."""
     made_by: dict[Atom, Node] = {}
 
-    def visit(node: Node) -> list[Atom] | None:
+    def visit(node: Node) -> list[Atom] | Node | None:
         primitive, params = node.primitive, node.params
         x = node.inputs[0] if node.inputs else None
         if x is None:
             return None
         before = made_by.get(x)
+        given = node
         if isinstance(primitive.impl, Elementwise):
-            node.inputs = _unexpanded(node, made_by)
-            if _compute_repeated_number(node, made_by):
-                made_by[node.outputs[0]] = node
-                return None
+            node = _unexpanded(node, made_by)
+            repeated = _repeated_number(node, made_by)
+            if repeated is not None:
+                made_by[node.outputs[0]] = repeated
+                return repeated
             x = node.inputs[0]
         if primitive in (stop_gradient_view, copy_of):
             return [x]
@@ -198,13 +199,13 @@ def erase_identities(graph: Graph) -> Graph:
                 return [y]
         for variable in node.outputs:
             made_by[variable] = node
-        return None
+        return None if node is given else node
 
     return _rewritten(graph, visit)
 
 
-def _unexpanded(node: Node, made_by: dict[Atom, Node]) -> tuple[Atom, ...]:
-    """The operands, with repeated plain numbers as the numbers, as long as another operand has the whole shape."""
+def _unexpanded(node: Node, made_by: dict[Atom, Node]) -> Node:
+    """The node with repeated plain numbers as the numbers, as long as another operand has the whole shape."""
     shape = node.outputs[0].aval.shape
     inputs = list(node.inputs)
     for i, atom in enumerate(inputs):
@@ -215,11 +216,13 @@ def _unexpanded(node: Node, made_by: dict[Atom, Node]) -> tuple[Atom, ...]:
         whole = any(a.aval.shape == shape for k, a in enumerate(inputs) if k != i)
         if isinstance(source, Constant) and source.is_literal and whole:
             inputs[i] = source
-    return tuple(inputs)
+    if all(map(operator.is_, inputs, node.inputs)):
+        return node
+    return Node(node.primitive, tuple(inputs), node.params, node.outputs, node.where, node.backward)
 
 
-def _compute_repeated_number(node: Node, made_by: dict[Atom, Node]) -> bool:
-    """Turn a node whose operands are plain numbers, some of them repeated, into one repeated number."""
+def _repeated_number(node: Node, made_by: dict[Atom, Node]) -> Node | None:
+    """One repeated number in place of a node whose operands are plain numbers, some of them repeated; else None."""
     numbers, shape = [], None
     for atom in node.inputs:
         if isinstance(atom, Constant) and atom.is_literal:
@@ -227,15 +230,14 @@ def _compute_repeated_number(node: Node, made_by: dict[Atom, Node]) -> bool:
             continue
         before = made_by.get(atom)
         if before is None or before.primitive is not expand or not isinstance(before.inputs[0], Constant):
-            return False
+            return None
         if not before.inputs[0].is_literal or atom.aval.shape != node.outputs[0].aval.shape:
-            return False
+            return None
         numbers.append(before.inputs[0])
         shape = before.params["shape"]
     if shape is None:
-        return False
-    node.primitive, node.inputs, node.params = expand, (_computed(node, numbers),), {"shape": shape}
-    return True
+        return None
+    return Node(expand, (_computed(node, numbers),), {"shape": shape}, node.outputs, node.where, node.backward)
 
 
 def move_signs(graph: Graph) -> Graph:

@@ -7,13 +7,14 @@ the cuts are put at one place of every step, so that the steps' sources are the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from jitgrad.core.graph import Graph, Node, Variable
-from jitgrad.core.primitive import Elementwise, Reduce, View
+from jitgrad.core.primitive import Elementwise, Primitive, Reduce, View
 
 __all__ = ["cuts", "weight"]
 
@@ -29,7 +30,12 @@ Array = np.ndarray[Any, Any]
 
 def weight(node: Node) -> float:
     """About how many instructions a node is."""
-    impl = node.primitive.impl
+    return _weight(node.primitive)
+
+
+@functools.cache
+def _weight(primitive: Primitive) -> float:
+    impl = primitive.impl
     if isinstance(impl, Elementwise):
         return 1.0 + 30.0 * len(set(impl.body.__code__.co_names) - _CHEAP)
     if isinstance(impl, View):
@@ -86,15 +92,17 @@ def _repeated(labels: Array) -> tuple[int, int, int] | None:
     best: tuple[int, int, int] | None = None
     count = len(labels)
     for period in range(1, min(_LONGEST_PERIOD, count // 3) + 1):
-        same = np.concatenate(([False], labels[period:] == labels[:-period], [False]))
+        alike = labels[period:] == labels[:-period]
+        # multiples of the true period, and small gains, are no better
+        wanted = 2 * period if best is None else max(2 * period, 1.05 * (best[1] - best[0]) - period)
+        if np.count_nonzero(alike) < wanted:
+            continue
+        same = np.concatenate(([False], alike, [False]))
         edges = np.flatnonzero(same[1:] != same[:-1])
         begins, ends = edges[::2], edges[1::2]
-        if not len(begins):
-            continue
         k = int(np.argmax(ends - begins))
         length = int(ends[k] - begins[k])
-        # multiples of the true period, and small gains, are no better
-        if length >= 2 * period and (best is None or length + period > 1.05 * (best[1] - best[0])):
+        if length >= wanted and (best is None or length + period > 1.05 * (best[1] - best[0])):
             best = int(begins[k]), int(ends[k]) + period, period
     return best
 

@@ -53,7 +53,13 @@ class Workspace:
 
     def renamed(self, lines: Sequence[str]) -> list[str]:
         """The lines with the places' names."""
-        return [line if is_comment(line) else _NAME.sub(lambda m: self.names[m[0]], line) for line in lines]
+        names = self.names
+        return [_NAME.sub(lambda m: names[m[0]], line) if _may_name(line) else line for line in lines]
+
+
+def _may_name(line: str) -> bool:
+    """Whether to look for temporaries in a line: it is a statement, and mentions something like one."""
+    return "tmp" in line and not is_comment(line)
 
 
 def lay_out(
@@ -73,7 +79,7 @@ def lay_out(
     mentions: dict[str, list[tuple[int, int]]] = {}
     for number, lines in enumerate(pieces):
         for k, line in enumerate(lines):
-            for found in () if is_comment(line) else _ARRAY.finditer(line):
+            for found in _ARRAY.finditer(line) if _may_name(line) or ("out" in line and not is_comment(line)) else ():
                 mentions.setdefault(found[0], []).append((number, k))
     spans = {name: (places[0][0], places[-1][0]) for name, places in mentions.items() if name in known}
     kinds: dict[tuple[str, Any], list[tuple[int, list[str]]]] = {}  # places: when they are free, and who has them

@@ -121,7 +121,7 @@ class Graph:
                 f"{primitive.name} at {where}: a value of the traced function {self.name} was used after its trace had ended; "
                 "return it instead of storing it"
             )
-        outputs = tuple(Variable(a) for a in avals)
+        outputs = tuple([Variable(a) for a in avals])
         self.nodes.append(Node(primitive, inputs, params, outputs, where, backward))
         return [Tracer(self, o) for o in outputs]
 
@@ -219,13 +219,24 @@ class Tracer:
     The value may be a constant: what is computed from it is then recorded, rather than computed while tracing.
     """
 
-    __slots__ = ("graph", "variable")
+    __slots__ = ("_own", "graph", "variable")
 
     def __init__(self, graph: Graph, variable: Atom) -> None:
         self.graph = graph
         self.variable = variable
+        self._own: ShapedArray | None = None
 
     @property
     def aval(self) -> ShapedArray:
         """The aval of the value that it stands for."""
         return self.variable.aval
+
+    @property
+    def own_aval(self) -> ShapedArray:
+        """The aval of the tensors on it: never an interned one, by which plans for arrays would be found, and with extents
+        that remember whose they are."""
+        if self._own is None:
+            aval, atom = self.variable.aval, self.variable
+            shape = tuple([Extent(n, atom, i) for i, n in enumerate(aval.shape)])
+            self._own = ShapedArray(shape, aval.dtype, True)
+        return self._own

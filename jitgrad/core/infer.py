@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core.aval import ShapedArray, make_aval
+from jitgrad.core.aval import BOOL, ShapedArray, make_aval
 from jitgrad.core.primitive import Elementwise, Host, Primitive, Reduce, View
 from jitgrad.errors import ShapeError
 
@@ -18,8 +18,8 @@ def infer(primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, 
     """The avals of the results, without computing them."""
     match primitive.impl:
         case Elementwise(result=result, fixed=fixed):
-            dtype = next(a.dtype for i, a in enumerate(avals) if i not in fixed)
-            return (make_aval(broadcast(primitive, avals), np.dtype(np.bool_) if result == "bool" else dtype),)
+            deciding = avals[0] if not fixed else next(a for i, a in enumerate(avals) if i not in fixed)
+            return (make_aval(broadcast(primitive, avals), BOOL if result == "bool" else deciding.dtype),)
         case Reduce(result=result_dtype):
             kept = tuple(n for i, n in enumerate(avals[0].shape) if i not in params["axes"])
             return (make_aval(kept, np.dtype(result_dtype(avals[0].dtype))),)
@@ -34,7 +34,10 @@ def infer(primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, 
 def broadcast(primitive: Primitive, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
     """The shape that the operands broadcast to."""
     first = avals[0].shape
-    if all(a.shape == first for a in avals):
+    for aval in avals:
+        if aval.shape != first:
+            break
+    else:
         return first
     try:
         return np.broadcast_shapes(*(a.shape for a in avals))

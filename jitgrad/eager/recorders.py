@@ -177,6 +177,7 @@ class Recorder:
     __slots__ = (
         "_all_traced",
         "_differential",
+        "_out_avals",
         "_program",
         "_reads",
         "_traced",
@@ -186,7 +187,6 @@ class Recorder:
         "masks",
         "name",
         "needs",
-        "out_avals",
         "outputs",
         "params",
         "part",
@@ -205,8 +205,8 @@ class Recorder:
         self.avals = plan.avals
         self.needs = needs
         seen = plan.aval if isinstance(primitive.impl, View) else None  # inferring what a view gives takes a view
-        self.out_avals = infer(primitive, plan.avals, plan.params) if seen is None else (seen,)
-        self.outputs = len(self.out_avals)
+        self._out_avals: tuple[ShapedArray, ...] | None = None if seen is None else (seen,)
+        self.outputs = primitive.outputs
         self._differential: _Differential | None = None
         self._program: _Program | None = None
         self._reads: tuple[int, ...] | None = None
@@ -237,6 +237,13 @@ class Recorder:
                 self.part = plan.run
             self.fresh = (self.part is not None,) * len(needs)
         self.save = _saver(self.keep)
+
+    @property
+    def out_avals(self) -> tuple[ShapedArray, ...]:
+        """The avals of the results."""
+        if self._out_avals is None:
+            self._out_avals = infer(self.primitive, self.avals, self.params)
+        return self._out_avals
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -327,7 +334,10 @@ class Recorder:
     def _held(self, node: GradNode, record: bool) -> tuple[list[Any], list[Any]]:
         """The operands and results that a node keeps, as tensors; ``record``: linked to where they came from."""
         count = len(self.avals)
-        held: list[Any] = [_Unkept(a) for a in (*self.avals, *self.out_avals)]
+        if len(self.keep) == count + self.outputs:
+            held: list[Any] = [None] * len(self.keep)
+        else:
+            held = [_Unkept(a) for a in (*self.avals, *self.out_avals)]
         for i, array in zip(self.keep, node.residuals, strict=True):
             value = wrap(array)
             if record:

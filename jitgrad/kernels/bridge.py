@@ -6,6 +6,7 @@ Kept in one module with a self-test, since these internals move between Numba's 
 from __future__ import annotations
 
 import ctypes
+import functools
 import linecache
 import pickle
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ import scipy
 from numba.core import types
 from numba.core.compiler import CompileResult, Flags, compile_extra
 from numba.core.registry import cpu_target
-from numba.core.runtime import rtsys  # type: ignore[attr-defined]
+from numba.core.runtime import _nrt_python, rtsys  # type: ignore[attr-defined]
 from numba.core.serialize import dumps
 
 from jitgrad._version import __version__
@@ -197,6 +198,17 @@ def is_storable(result: Any) -> bool:
     return not result.library.has_dynamic_globals
 
 
+@functools.cache
+def _name_run_time_functions() -> None:
+    """Tell LLVM where the functions of Numba's run-time library are, which it does itself only when it compiles.
+
+    That takes a tenth of the time of ``rtsys.initialize``, which also compiles the counting of references: each stored
+    kernel has its own copy of that, since Numba links it into all that it compiles.
+    """
+    for name, address in _nrt_python.c_helpers.items():
+        llvm.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
+
+
 def deserialize(payload: bytes, calls_users: bool) -> CompileResult:
     """The kernel of ``serialize``; the caller vouches for where the bytes come from.
 
@@ -205,8 +217,7 @@ def deserialize(payload: bytes, calls_users: bool) -> CompileResult:
     if calls_users:
         cpu_target.typing_context.refresh()
         cpu_target.target_context.refresh()
-    if (
-        calls_users or b"NRT_" in payload
-    ):  # its code calls Numba's run-time library, which Numba makes ready only when it compiles
         rtsys.initialize(cpu_target.target_context)
+    elif b"NRT_" in payload:
+        _name_run_time_functions()
     return CompileResult._rebuild(cpu_target.target_context, *pickle.loads(payload))  # type: ignore[no-any-return]

@@ -42,7 +42,7 @@ def node_lines(node: Node, arguments: Sequence[str], target: str) -> list[str]:
     if not isinstance(impl, Elementwise):
         raise DefinitionError(f"{node.primitive} is not elementwise and cannot stand in an elementwise kernel")
     (out,) = node.outputs
-    single = any(a.aval.dtype == FLOAT32 for a in (*node.inputs, out))
+    single = FLOAT32 in [a.aval.dtype for a in (*node.inputs, out)]
     lines = inline(impl.body, list(arguments), target, "float32" if single else None)
     value = lines[-1].removeprefix(f"{target} = ")
     if out.aval.dtype == FLOAT32:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import linecache
 import re
 from collections.abc import Callable, Sequence
 from opcode import opmap
@@ -22,10 +23,10 @@ __all__ = ["KernelPart", "function_source", "inline"]
 _MODULES: Final = ("scalar", "blas", "faults")
 
 
-@functools.cache
 def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
+    """The function as a tree of its own, without its docstring."""
     try:
-        text = inspect.getsource(function)
+        text = _source(function)
     except OSError as error:
         raise DefinitionError(
             f"the source of {function.__qualname__} is needed to make kernels of it: {error}"
@@ -37,6 +38,16 @@ def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
     if tree.body and isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
         tree.body = tree.body[1:]  # the docstring
     return tree
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """What ``inspect.getsource`` gives, without its search through all modules for the one that the function is of."""
+    code = function.__code__
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename, function.__globals__)[code.co_firstlineno - 1 :]
+    if not lines:
+        raise OSError("could not get source code")
+    return "".join(inspect.getblock(lines))
 
 
 _ARITHMETIC: Final = frozenset(opmap[n] for n in opmap if n.startswith(("BINARY_", "COMPARE_", "UNARY_")))
@@ -85,7 +96,7 @@ class _Rename(ast.NodeTransformer):
         return node
 
 
-_HOLE: Final = re.compile(r"ARGUMENT(\d+)__|TARGET__")
+_HOLE: Final = re.compile(r"ARGUMENT(\d+)__|(TARGET__)")
 
 
 def inline(
@@ -96,17 +107,19 @@ def inline(
     ``constant_type`` names the conversion for its float constants (``float32`` arithmetic must stay float32).
     """
     # a negative number is an expression, not a name: `x**y` must not become `-2.0**y`
-    given = [f"({a})" if a.startswith("-") else a for a in arguments]
+    given = [f"({a})" if a[0] == "-" else a for a in arguments]
+    return [line.format(target, *given) for line in _template(function, len(given), constant_type)]
 
-    def filled(match: re.Match[str]) -> str:
-        return target if match[1] is None else given[int(match[1])]
 
-    return [_HOLE.sub(filled, line) for line in _template(function, len(given), constant_type)]
+def _with_holes(line: str) -> str:
+    """A line as a format string, whose hole 0 is the target."""
+    bare = line.replace("{", "{{").replace("}", "}}")
+    return _HOLE.sub(lambda m: "{0}" if m[2] else f"{{{int(m[1]) + 1}}}", bare)
 
 
 @functools.cache
 def _template(function: Callable[..., Any], count: int, constant_type: str | None) -> list[str]:
-    """The lines for any arguments and target: unparsing a body takes longer than filling it in."""
+    """The lines for any arguments and target, as format strings: unparsing a body takes longer than filling it in."""
     arguments, target = [f"ARGUMENT{k}__" for k in range(count)], "TARGET__"
     definition = _definition(function)
     parameters = [a.arg for a in definition.args.args]
@@ -129,19 +142,11 @@ def _template(function: Callable[..., Any], count: int, constant_type: str | Non
             raise DefinitionError(
                 f"{function.__qualname__}: a scalar body is assignments and one return; use scalar.sel for if"
             )
-        lines += ast.unparse(ast.fix_missing_locations(rename.visit(_copy(statement)))).splitlines()
+        lines += ast.unparse(ast.fix_missing_locations(rename.visit(statement))).splitlines()
     if not isinstance(last, ast.Return) or last.value is None:
         raise DefinitionError(f"{function.__qualname__}: a scalar body ends with its one return")
-    lines.append(f"{target} = {ast.unparse(ast.fix_missing_locations(rename.visit(_copy(last.value))))}")
-    return lines
-
-
-def _copy(node: Any) -> Any:
-    return (
-        ast.parse(ast.unparse(node)).body[0]
-        if isinstance(node, ast.stmt)
-        else ast.parse(ast.unparse(node), mode="eval").body
-    )
+    lines.append(f"{target} = {ast.unparse(ast.fix_missing_locations(rename.visit(last.value)))}")
+    return [_with_holes(line) for line in lines]
 
 
 class KernelPart:
@@ -162,7 +167,7 @@ def function_source(function: Callable[..., Any]) -> str:
     functions that it calls come first."""
     called = [function.__globals__.get(n) for n in function.__code__.co_names]
     parts = [function_source(p.function) for p in called if isinstance(p, KernelPart)]
-    definition = _copy(_definition(function))
+    definition = _definition(function)
     definition.decorator_list = []
     definition.returns = None
     for argument in definition.args.args:

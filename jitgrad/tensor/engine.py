@@ -16,7 +16,7 @@ from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode, in_backward
 from jitgrad.core.primitive import Custom, Elementwise, Primitive, View
-from jitgrad.core.trace import atom_of, current_graph, is_tracing, stand_in
+from jitgrad.core.trace import atom_of, current_graph, is_tracing, stand_in, stand_ins
 from jitgrad.eager import Plan, Recorder, plan_for, recorder_for
 from jitgrad.errors import DefinitionError, DtypeError, ShapeError, user_line
 from jitgrad.ops.linear import convert, stack_values
@@ -43,15 +43,8 @@ _SCALARS: Final = (bool, int, float)
 def wrap(data: Any) -> Tensor:
     """An untracked tensor on an ndarray or a tracer, as it is."""
     if isinstance(data, Tracer):
-        return make(data, _traced_aval(data))
+        return make(data, data.own_aval)
     return make(data, aval_of(data))
-
-
-def _traced_aval(tracer: Tracer) -> ShapedArray:
-    """The aval of a traced value: never an interned one, by which plans for arrays would be found, and with extents
-    that remember whose they are."""
-    aval, atom = tracer.aval, tracer.variable
-    return ShapedArray(tuple([Extent(n, atom, i) for i, n in enumerate(aval.shape)]), aval.dtype, True)
 
 
 def as_tensor(obj: Any, what: str = "argument") -> Tensor:
@@ -153,17 +146,21 @@ def _constant(value: Any, dtype: np.dtype[Any]) -> Tensor:
 
 def _elementwise_operands(primitive: Primitive, impl: Elementwise, args: tuple[Any, ...]) -> list[Tensor]:
     """The operands in the one dtype that NumPy's promotion gives, each conversion recorded as an operation."""
-    name = primitive.name
-    converted: list[Any] = [
-        a if type(a) in _SCALARS else int(a) if type(a) is Extent else as_tensor(a, f"{name}, operand {i + 1}")
-        for i, a in enumerate(args)
-    ]
+    name, fixed = primitive.name, impl.fixed
+    converted: list[Any] = []
+    for i, a in enumerate(args):
+        kind = type(a)
+        if kind is Extent:
+            a = int(a)
+        elif kind is not Tensor and kind not in _SCALARS:
+            a = as_tensor(a, f"{name}, operand {i + 1}")
+        converted.append(a)
     deciding = [
-        (a.dtype if not a._weak else _WEAK[a.dtype.kind]) if isinstance(a, Tensor) else a
+        (a._aval.dtype if not a._weak else _WEAK[a._aval.dtype.kind]) if isinstance(a, Tensor) else a
         for i, a in enumerate(converted)
-        if i not in impl.fixed
+        if i not in fixed
     ]
-    dtype = result_dtype(*deciding)
+    dtype = _promoted(deciding)
     if impl.result == "float" and dtype.kind != "f":
         dtype = FLOAT64
     dtype = check_dtype(dtype, name)
@@ -171,7 +168,7 @@ def _elementwise_operands(primitive: Primitive, impl: Elementwise, args: tuple[A
         raise DtypeError(f"{name} is not defined for {dtype} operands; convert them first (.astype(...))")
     operands: list[Tensor] = []
     for i, a in enumerate(converted):
-        wanted = np.dtype(impl.fixed[i]) if i in impl.fixed else dtype
+        wanted = np.dtype(fixed[i]) if i in fixed else dtype
         if not isinstance(a, Tensor):
             operands.append(_constant(a, wanted))
         elif a.dtype != wanted:
@@ -179,6 +176,17 @@ def _elementwise_operands(primitive: Primitive, impl: Elementwise, args: tuple[A
         else:
             operands.append(a)
     return operands
+
+
+def _promoted(deciding: Sequence[Any]) -> np.dtype[Any]:
+    """The common dtype of dtypes and Python numbers; beside a float dtype alone, numbers decide nothing."""
+    found = None
+    for d in deciding:
+        if type(d) not in _SCALARS:
+            if d not in FLOATS or (found is not None and d != found):
+                return result_dtype(*deciding)
+            found = d
+    return result_dtype(*deciding) if found is None else found
 
 
 def _converted(a: Tensor, dtype: np.dtype[Any]) -> Tensor:
@@ -197,8 +205,8 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
     """The result of a primitive: a tensor, or a tuple of them."""
     impl = primitive.impl
     tracing = is_tracing()
-    if tracing:
-        args = tuple([stand_in(a) for a in args])
+    if tracing and (others := stand_ins.get()):
+        args = tuple([others.get(id(a), a) for a in args])
     if isinstance(impl, Elementwise):
         operands = _elementwise_operands(primitive, impl, args)
     else:
@@ -279,12 +287,14 @@ def view_result(plan: Plan, base: Tensor, found: Any) -> Tensor:
 
 def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, Any], graph: Graph | None = None) -> Any:
     if graph is None:
-        graphs = [t._value.graph for t in operands if isinstance(t._value, Tracer)]
-        graph = graphs[0] if len(graphs) == 1 else max(graphs, key=lambda g: g.depth)  # the innermost trace
+        for t in operands:  # the innermost trace
+            if type(t._value) is Tracer and (graph is None or t._value.graph.depth > graph.depth):
+                graph = t._value.graph
+        assert graph is not None
     atoms = tuple([atom_of(t._value, graph, t) for t in operands])
-    avals = [ShapedArray(a.shape, a.dtype, True) for a in infer(primitive, [t._aval for t in operands], params)]
+    avals = infer(primitive, [t._aval for t in operands], params)
     tracers = graph.add(primitive, atoms, params, avals, user_line() if graph.lines else None, in_backward.get())
-    results = tuple([make(t, _traced_aval(t)) for t in tracers])
+    results = tuple([make(t, t.own_aval) for t in tracers])
     if all(
         t._weak or (isinstance(t._value, np.ndarray) and not t.ndim and not t._value.flags.writeable) for t in operands
     ):

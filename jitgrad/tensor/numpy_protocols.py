@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -222,14 +222,23 @@ class _Adapter:
     """Calls an operation with the arguments of the NumPy function of its name."""
 
     def __init__(self, function: Function, op: Operation[..., Any], what: str) -> None:
+        self.function = function
         self.op = op.function
         self.what = what
-        try:
-            self.signature: inspect.Signature | None = inspect.signature(function)
-        except ValueError:  # a function in C without a text signature: arguments pass as they are
-            self.signature = None
-        self.own = inspect.signature(op.function).parameters
         self._forms: dict[Any, Any] = {}  # how calls of one form (how many arguments, which keywords) are passed on
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature | None:
+        """What NumPy's function takes; None for one in C without a text signature, whose arguments pass as they are."""
+        try:
+            return inspect.signature(self.function)
+        except ValueError:
+            return None
+
+    @functools.cached_property
+    def own(self) -> Mapping[str, inspect.Parameter]:
+        """What the operation takes."""
+        return inspect.signature(self.op).parameters
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not kwargs and len(args) == 1:

@@ -63,9 +63,8 @@ def share_traced(base: Tensor, view: Tensor, step: tuple[Any, tuple[tuple[str, A
         memory.add(view, path)
         return
     root = base if memory is None else memory.whole
-    stand_in = _stand_in(root, path)  # type: ignore[arg-type]
-    if root.size and not np.may_share_memory(follow(stand_in, path), stand_in):  # type: ignore[union-attr]
-        return  # NumPy has to copy for this reshape
+    if root.size and (not view.size or _is_copied(root, path)):  # type: ignore[arg-type, union-attr]
+        return
     _memory_of(base).add(view, path)
 
 
@@ -97,6 +96,14 @@ def share_at(base: Tensor, view: Tensor, items: tuple[Any, ...]) -> None:
     part = TracedMemory(_same(view), Place(around, items))
     part.add(view, ())
     memory.parts.append(weakref.ref(part))
+
+
+def _is_copied(whole: Tensor, path: ViewChain) -> bool:
+    """Whether NumPy has to copy somewhere on this path of views: some reshapes are none."""
+    if all(primitive is not reshape_to for primitive, _ in path):
+        return False
+    stand_in = _stand_in(whole, path)
+    return not np.may_share_memory(follow(stand_in, path), stand_in)
 
 
 def _stand_in(whole: Tensor, path: ViewChain) -> np.ndarray[Any, Any]:

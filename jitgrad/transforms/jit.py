@@ -19,6 +19,7 @@ from jitgrad.compiler.explain import Explanation, explain
 from jitgrad.compiler.passes import same_program, simplify
 from jitgrad.config import overrides
 from jitgrad.core.aval import ShapedArray, aval_of, is_float, make_aval
+from jitgrad.core.collector import held_off
 from jitgrad.core.graph import Constant, Graph, is_number
 from jitgrad.core.modes import forward, grad_mode
 from jitgrad.core.trace import atom_of, current_graph, same_bytes, stand_ins, standing_in, tracing_into
@@ -213,7 +214,8 @@ class JitFunction:
         found = self._compiled.get(key)
         if found is None or not found.holds:
             new = found is None
-            found = self._compiled[key] = self._compile(arguments)
+            with held_off():
+                found = self._compiled[key] = self._compile(arguments)
             if new and self._watch is not None:
                 kernels: set[Hashable] = {(k.source, k.signature) for k in found.executable.kernels}
                 self._watch.note(arguments.traits(), kernels)
