@@ -68,6 +68,38 @@ def test_second_process_compiles_nothing(filled: Path) -> None:
     assert loaded == len(kernel_files(filled))
 
 
+ALLOCATING = """
+import resource, numpy as np, jitgrad as jg
+from jitgrad.kernels.kernel import counters
+a = np.eye(60) * 3.0 + np.linspace(0, 1, 3600).reshape(60, 60)
+def function(a, x):
+    return np.sum(np.linalg.solve(a, np.sort(x)) ** 2) + np.linalg.slogdet(a)[1] + np.sum(np.median(a, axis=0))
+both = jg.jit(jg.value_and_grad(function, argnums=(0, 1)))
+x = np.linspace(0, 1, 60)[::-1].copy()
+value, (da, dx) = both(a, x)
+np.testing.assert_allclose(value, function(a, x), rtol=1e-12)
+e = np.zeros(60); e[7] = 1e-6
+np.testing.assert_allclose(dx[7], (function(a, x + e) - function(a, x - e)) / 2e-6, rtol=1e-5)
+for _ in range(200):
+    both(a, x)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(2000):  # what a kernel takes it gives back: else some 100 MB
+    both(a, x)
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+"""
+
+
+def test_kernels_that_allocate_run_from_disk(tmp_path: Path) -> None:
+    """Their code calls Numba's run-time library, which a process that compiles nothing does not build."""
+    first = counts(run(ALLOCATING + "print(counters.compiled, counters.loaded)", tmp_path))
+    again = counts(run(ALLOCATING + "print(counters.compiled, counters.loaded)", tmp_path))
+    assert first[0] > 0
+    assert again == (0, sum(first))
+    # and what Numba compiles afterwards works beside them
+    later = "import numba\nassert numba.njit(lambda n: np.ones(n).sum())(3) == 3.0\nboth(a, x)\nprint(0, 0)"
+    assert counts(run(ALLOCATING + later, tmp_path)) == (0, 0)
+
+
 def test_numba_settings_enter_the_key(filled: Path, tmp_path: Path) -> None:
     shutil.copytree(filled, tmp_path / "cache")
     (tmp_path / "cache").chmod(0o700)
