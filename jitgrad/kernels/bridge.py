@@ -10,7 +10,6 @@ import functools
 import linecache
 import pickle
 from collections.abc import Mapping
-from types import FunctionType
 from typing import Any
 
 import llvmlite
@@ -20,6 +19,7 @@ import numpy as np
 import scipy
 from numba.core import types
 from numba.core.compiler import CompileResult, Flags, compile_extra
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.runtime import _nrt_python, rtsys  # type: ignore[attr-defined]
 from numba.core.serialize import dumps
@@ -29,8 +29,9 @@ from jitgrad.core import linalg_errors
 from jitgrad.errors import JitgradError, ShapeError
 from jitgrad.kernels import blas, buffer, irbuild, vecmath
 from jitgrad.kernels.array_fields import FIELD_OFFSETS
+from jitgrad.kernels.lowering import Source
 
-__all__ = ["called_function", "cpu", "deserialize", "is_storable", "make", "options", "serialize", "versions"]
+__all__ = ["cpu", "define", "deserialize", "is_storable", "make", "options", "serialize", "versions"]
 
 _njit: Any = numba.njit  # its stubs do not know every option
 _NAMESPACE: dict[str, Any] = {
@@ -133,11 +134,6 @@ def make(name: str, source: str, signature: tuple[str, ...], extras: Mapping[str
     filename = f"<jitgrad kernel {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     names = {**namespace(), **extras}
-    before = set(names)
-    exec(compile(source, filename, "exec"), names)
-    for helper in names.keys() - before - {name}:
-        if isinstance(names[helper], FunctionType):
-            names[helper] = called_function(names[helper], no_cpython_wrapper=True)
     flags: Any = Flags()
     flags.nrt = True
     flags.error_model = "numpy"
@@ -150,8 +146,17 @@ def make(name: str, source: str, signature: tuple[str, ...], extras: Mapping[str
     arguments = tuple([_argument(code) for code in signature if code != "nogil" and not code.startswith("r:")])
     results = [getattr(types, code[2:]) for code in signature if code.startswith("r:")]
     result = results[0] if results else types.none
-    library = _library(target, name)
-    return compile_extra(typing, target, names[name], arguments, result, flags, {}, library)  # type: ignore[no-any-return]
+    functions = Source(
+        source, filename, names, functools.partial(_called, no_cpython_wrapper=True), _has_own_memory, main=name
+    )
+    with global_compiler_lock:
+        plain = functions.program(typing, name, arguments) is not None
+        function = functions.shell(name, None) if plain else names[name]
+        made: CompileResult = compile_extra(
+            typing, target, function, arguments, result, flags, {}, _library(target, name)
+        )
+    functions.forget()
+    return made
 
 
 def _library(target: Any, name: str) -> Any:
@@ -173,11 +178,20 @@ def _library(target: Any, name: str) -> Any:
     return library
 
 
-def called_function(function: Any, **options: Any) -> Any:
-    """A function that a kernel calls. Those that were outlined of a kernel (``step0`` ...) get memory that does not
-    overlap, like the kernel itself."""
+def define(source: str, filename: str, names: dict[str, Any], **options: Any) -> None:
+    """Define the functions of a source text as Numba functions, in the namespace ``names``."""
+    Source(source, filename, names, functools.partial(_called, **options), _has_own_memory)
+
+
+def _has_own_memory(name: str) -> bool:
+    """Functions that were outlined of a kernel (``step0`` ...) get memory that does not overlap, like the kernel itself."""
+    return name.startswith("step")
+
+
+def _called(function: Any, **options: Any) -> Any:
+    """A function that compiled code calls."""
     made = _njit(error_model="numpy", **options)(function)
-    if function.__name__.startswith("step"):
+    if _has_own_memory(function.__name__):
         compiler = made._compiler
         compiler._customize_flags = _without_aliases
     return made

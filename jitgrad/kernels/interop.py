@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import linecache
-from types import FunctionType
 from typing import Any
 
 import numba
@@ -155,14 +154,8 @@ def make_dispatcher(name: str, source: str, constants: dict[str, Any], arguments
         **{f"argument{k}": _argument(*spec) for k, spec in enumerate(arguments)},
         **constants,
     }
-    before = set(namespace)
-    exec(compile(source, filename, "exec"), namespace)
-    made = None
-    for key in [k for k in namespace if k not in before]:
-        function = namespace[key]
-        if isinstance(function, FunctionType):
-            made = namespace[key] = bridge.called_function(function, nogil=True)
-    return made
+    bridge.define(source, filename, namespace, nogil=True)
+    return namespace[name]
 
 
 _C_TYPES = {"int": types.intc, "void*": types.voidptr}
