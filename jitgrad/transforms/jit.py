@@ -591,7 +591,7 @@ def _pull(
 
 def _is_alias(array: Any) -> bool:
     """Whether other tensors see the memory of this one, and may write it: ``w.detach()`` is seldom kept."""
-    return isinstance(array, Tensor) and array._storage is not None and len(array._storage.members.alive()) > 1
+    return isinstance(array, Tensor) and array._storage is not None and len(array._storage.members()) > 1
 
 
 def _is_weak(leaf: Any) -> bool:
