@@ -310,8 +310,8 @@ def product(np: Any, a: Any) -> Any:
 
 
 def product_data(rng: Generator) -> tuple[Any, ...]:
-    """A matrix of four numbers."""
-    return (rng.standard_normal((2, 2)),)
+    """A matrix that is large enough for BLAS."""
+    return (rng.standard_normal((32, 32)),)
 
 
 PRODUCT = Workload("product", product, product_data)
