@@ -454,3 +454,55 @@ def test_repeated_numbers() -> None:
     graph = passes.simplify(jit(lambda x: x * jg.full((3,), 2.0) + jg.zeros(3)).graph(np.ones(3)))
     assert all(n.primitive is not expand or isinstance(n.inputs[0], Constant) for n in graph.nodes)
     assert_same(interpret(graph, [np.ones(3)]), [np.full(3, 2.0)])
+
+
+# --------------------------------------------------------------------------------------------- gradients of neighbours
+
+
+def _curvature(u: Any) -> Any:
+    return np.sum((u[2:] - 2.0 * u[1:-1] + u[:-2]) ** 2)
+
+
+def _curvature_slope(u: Array) -> Array:
+    bend = 2.0 * (u[2:] - 2.0 * u[1:-1] + u[:-2])
+    slope = np.zeros_like(u)
+    slope[2:] += bend
+    slope[1:-1] -= 2.0 * bend
+    slope[:-2] += bend
+    return slope
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 1023, 1024, 1025, 1026, 1027, 2050, 3074])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_neighbours_around_the_blocks(n: int, dtype: Any) -> None:
+    u = np.random.default_rng(n).normal(size=n).astype(dtype)
+    tolerance = 1e-13 if dtype == np.float64 else 2e-6
+    value, slope = jit(jg.value_and_grad(_curvature))(u)
+    exact = u.astype(np.float64)
+    np.testing.assert_allclose(value, _curvature(exact), rtol=1e-5 if dtype == np.float32 else 1e-12)
+    np.testing.assert_allclose(slope, _curvature_slope(exact), rtol=tolerance, atol=20 * tolerance)
+
+
+def test_neighbours_of_a_grid() -> None:
+    u = np.random.default_rng(1).normal(size=(7, 1030))
+
+    def energy(u: Any) -> Any:
+        around = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4.0 * u[1:-1, 1:-1]
+        return np.sum(around * around)
+
+    around = 2.0 * (u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4.0 * u[1:-1, 1:-1])
+    slope = np.zeros_like(u)
+    slope[2:, 1:-1] += around
+    slope[:-2, 1:-1] += around
+    slope[1:-1, 2:] += around
+    slope[1:-1, :-2] += around
+    slope[1:-1, 1:-1] -= 4.0 * around
+    np.testing.assert_allclose(jit(jg.grad(energy))(u), slope, rtol=1e-12, atol=1e-12)
+
+
+def test_additions_to_neighbours_have_loops_of_their_own() -> None:
+    source = jit(jg.value_and_grad(_curvature)).source(np.ones(9))
+    assert source.count("for i0 in range(first, past):") == 3
+    # but an exponential is not computed three times
+    dear = jit(jg.grad(lambda u: np.sum(np.exp(u[2:] - 2.0 * u[1:-1] + u[:-2])))).source(np.ones(9))
+    assert dear.count(" = exp(") == 1

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.compiler.fuse import JOINS, SCATTERS, Call, Loop, Plan, Sink
+from jitgrad.compiler.fuse import JOINS, SCATTERS, Call, Loop, Plan, Sink, is_dear
 from jitgrad.compiler.indices import Index, Indices, NotFlat, added
 from jitgrad.compiler.lines import UserLines, arranged, without_comments
 from jitgrad.compiler.nests import Accumulator, Nest
@@ -42,6 +42,7 @@ from jitgrad.ops.products import vector_outer
 __all__ = ["Buffer", "Emitted", "emit"]
 
 
+_FEW: Final = 40  # operations that are cheaper to repeat than to wait for
 _APART: Final = JOINS | {place, place_diagonal}  # they write every place once
 
 
@@ -281,12 +282,50 @@ class _Emitter:
         nest = self.nest = Nest(loop.space, extents, flat)
         self.memo, self.body = {}, nest.body
         self.at.enter(loop.space, flat, self.body)
-        for sink in loop.sinks:
-            names = iter(f"i{k}" for k in range(len(loop.space)))
-            index = tuple("0" if n == "1" else next(names) for n in sink.space)
-            self.at.here = index
-            getattr(self, f"_{sink.kind}")(sink, index)
+        for number, sinks in enumerate(self._without_conflicts(loop)):
+            if number:
+                self.memo, self.body = {}, []
+                nest.apart.append(self.body)
+                self.at.enter(loop.space, flat, self.body)
+            for sink in sinks:
+                names = iter(f"i{k}" for k in range(len(loop.space)))
+                index = tuple("0" if n == "1" else next(names) for n in sink.space)
+                self.at.here = index
+                getattr(self, f"_{sink.kind}")(sink, index)
         return nest
+
+    def _without_conflicts(self, loop: Loop) -> list[list[Sink]]:
+        """The sinks in groups, of which none adds to the same memory at two places: gradients of neighbours, ``x[1:]`` and
+        ``x[:-1]``. Within one loop an element would wait for what the one before it has just written, and nothing could be
+        vectorised. What is dear to compute stays in one loop nevertheless."""
+        groups: list[list[Sink]] = [[]]
+        places: dict[Variable, list[Any]] = {}
+        for sink in loop.sinks:
+            number = 0
+            if sink.kind == "scatter" and sink.node is not None and sink.node.primitive is place:
+                known = places.setdefault(sink.target, [])
+                where = sink.node.params["index"]
+                if where not in known and (not known or self._is_cheap(sink.node.inputs[sink.part])):
+                    known.append(where)
+                number = known.index(where) if where in known else 0
+            while len(groups) <= number:
+                groups.append([])
+            groups[number].append(sink)
+        return groups
+
+    def _is_cheap(self, atom: Atom) -> bool:
+        """Whether an element takes little to compute once more."""
+        pending, count = [atom], 0
+        while pending and count < _FEW:
+            a = pending.pop()
+            if isinstance(a, Constant) or self.plan.memory.get(a, 1 << 30) <= self.stage:
+                continue
+            node = self.plan.producers[a]
+            if is_dear(node.primitive):
+                return False
+            count += 1
+            pending += node.inputs
+        return not pending
 
     def _store(self, sink: Sink, index: Index) -> None:
         source = sink.target if sink.node is None else sink.node.inputs[0]  # what a write starts from is copied

@@ -45,6 +45,7 @@ class Extents:
         self._parent: dict[Axis, Axis] = {}
         self._symbols: dict[Axis, str] = {}
         self._shapes: dict[Atom, tuple[str, ...]] = {}  # asked for when all axes that must agree are known to
+        self._numbers: dict[tuple[int, str | None], str] = {}  # derived ones, by their formulas
         self.values: list[int] = []
         self.formulas: list[str | None] = []  # of numbers that are no extents, in earlier symbols
         self.views: dict[int, list[Node]] = {}  # the views through which a node writes, from the whole to the part
@@ -164,10 +165,14 @@ class Extents:
         return found
 
     def number(self, value: int, formula: str | None = None) -> str:
-        """A symbol for any integer that the source must not contain."""
+        """A symbol for any integer that the source must not contain; the same for the same ``formula``."""
+        known = (int(value), formula)
+        if formula is not None and known in self._numbers:
+            return self._numbers[known]
         self.values.append(int(value))
         self.formulas.append(formula)
-        return f"n{len(self.values) - 1}"
+        symbol = self._numbers[known] = f"n{len(self.values) - 1}"
+        return symbol
 
     def value(self, symbol: str) -> int:
         """The extent that a symbol stands for in this trace."""

@@ -124,7 +124,8 @@ class Plan:
 
 
 @functools.cache
-def _is_dear(primitive: Primitive) -> bool:
+def is_dear(primitive: Primitive) -> bool:
+    """Whether computing an element calls an elementary function."""
     impl = primitive.impl
     if not isinstance(impl, Elementwise):
         return False
@@ -215,7 +216,7 @@ class _Planner:
             repeated = [a for a in node.inputs if self._is_repeated(a, node)]
             self.ready[out] = max(reads, *(self.in_memory(a) for a in repeated), 0)
             virtual = [a for a in node.inputs if a not in self.memory and a not in self.stored]
-            self.dear[out] = _is_dear(primitive) or any(self.dear.get(a, False) for a in virtual)
+            self.dear[out] = is_dear(primitive) or any(self.dear.get(a, False) for a in virtual)
         else:
             call = node_call(node)
             assert call is not None
@@ -344,7 +345,7 @@ class _Planner:
                 is_stored = a in self.memory or a in self.stored or a not in self.dear
                 arrays |= reads[a] if not is_stored else {a} if a.aval.ndim else set()
             again = any(dear.get(a, False) for a in node.inputs if a not in self.memory and a not in self.stored)
-            dear[out] = _is_dear(node.primitive) or again
+            dear[out] = is_dear(node.primitive) or again
             reads[out] = arrays
             if out in kept and not dear[out] and len(arrays) <= 2:
                 self.stored.discard(out)

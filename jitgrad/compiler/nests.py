@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from jitgrad.kernels.loops import indent
 
 __all__ = ["Accumulator", "Nest"]
+
+_BLOCK: Final = 1024  # elements: 8 kB an array
 
 
 @dataclass
@@ -34,6 +36,8 @@ class Nest:
     before: list[str] = field(default_factory=list)
     accumulators: list[Accumulator] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
+    apart: list[list[str]] = field(default_factory=list)
+    """Further bodies, each in an innermost loop of its own after that of ``body``."""
     rows: dict[int, tuple[list[str], list[str]]] = field(default_factory=dict)
     """The lines before and after the loops below an axis, by the number of that axis."""
     after: list[str] = field(default_factory=list)
@@ -48,19 +52,30 @@ class Nest:
     @property
     def work(self) -> int:
         """The number of statements that it runs."""
-        return math.prod(self.extents) * len(self.body)
+        return math.prod(self.extents) * (len(self.body) + sum(map(len, self.apart)))
 
     def loops(self, bounds: str | None = None) -> list[str]:
         """The loops alone; the outermost over ``range(bounds)`` if that is given."""
         if self.flat:
             return [f"for i in range({bounds or ' * '.join(self.space)}):", *indent(self.body, 1)]
-        lines = list(self.body)
+        if self.apart and len(self.space) == 1:
+            return self._blocks()
+        lines: list[str] = []
         for depth in range(len(self.space) - 1, -1, -1):
             bound = bounds if bounds and not depth else self.space[depth]
-            lines = [f"for i{depth} in range({bound}):", *indent(lines, 1)]
+            bodies = [self.body, *self.apart] if depth == len(self.space) - 1 else [lines]
+            lines = [line for body in bodies for line in (f"for i{depth} in range({bound}):", *indent(body, 1))]
             if depth in self.rows:
                 lines = [*self.rows[depth][0], *lines, *self.rows[depth][1]]
-        return lines
+        return lines if self.space else [line for body in (self.body, *self.apart) for line in body]
+
+    def _blocks(self) -> list[str]:
+        """One loop over blocks that stay in the cache, and in it one for each body."""
+        n = self.space[0]
+        lines = [f"first = block * {_BLOCK}", f"past = sel(first + {_BLOCK} < {n}, first + {_BLOCK}, {n})"]
+        for body in (self.body, *self.apart):
+            lines += ["for i0 in range(first, past):", *indent(body, 1)]
+        return [f"for block in range(({n} + {_BLOCK - 1}) // {_BLOCK}):", *indent(lines, 1)]
 
     @property
     def starts(self) -> list[str]:
