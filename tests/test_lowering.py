@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +26,30 @@ def _by_numba(name: str, source: str, signature: tuple[str, ...]) -> Any:
         return bridge.make(name, source, signature, {})
 
 
+@contextlib.contextmanager
+def _watched() -> Iterator[list[tuple[str, bool]]]:
+    """The functions of sources that are compiled inside, each with whether it was lowered, not left to Numba."""
+    taken: list[tuple[str, bool]] = []
+    program = lowering.Source.program
+
+    def spied(self: Any, typing_context: Any, name: str, kinds: Any) -> Any:
+        made = program(self, typing_context, name, kinds)
+        code = getattr(self.names.get(name), "__code__", None)
+        if name in self.for_numba or (code is not None and code.co_filename == self.filename):  # defined in this source
+            taken.append((name, made is not None))
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lowering.Source, "program", spied)
+        yield taken
+
+
 def _directly(name: str, source: str, signature: tuple[str, ...]) -> Any:
     """Compile, and insist that no function of the source was left to Numba."""
-    made: dict[str, bool] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        program = lowering.Source.program
-
-        def spied(self: Any, typing_context: Any, function: str, kinds: Any) -> Any:
-            found = program(self, typing_context, function, kinds)
-            made[function] = found is not None
-            return found
-
-        patch.setattr(lowering.Source, "program", spied)
+    with _watched() as taken:
         result = bridge.make(name, source, signature, {})
-    assert made[name]
+    assert (name, True) in taken
+    assert all(plain for _, plain in taken), taken
     return result
 
 
@@ -259,24 +271,10 @@ _CASES = {
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_kernels_of_whole_functions_are_wholly_lowered(
-    case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_kernels_of_whole_functions_are_wholly_lowered(case: str, tmp_path: Path) -> None:
     function, arguments = _CASES[case]
-    taken: list[tuple[str, bool]] = []
-    program = lowering.Source.program
-
-    def spied(self: Any, typing_context: Any, name: str, kinds: Any) -> Any:
-        made = program(self, typing_context, name, kinds)
-        code = getattr(self.names.get(name), "__code__", None)
-        if name in self.for_numba or (code is not None and code.co_filename == self.filename):  # defined in this source
-            taken.append((name, made is not None))
-        return made
-
-    monkeypatch.setattr(lowering.Source, "program", spied)
-    with config.override(cache_dir=tmp_path):
+    with config.override(cache_dir=tmp_path), _watched() as taken:
         forget_kernels()
-        gradient = jg.jit(jg.grad(function))(*arguments)
-    assert gradient is not None
+        jg.jit(jg.grad(function))(*arguments)
     assert taken
     assert all(plain for _, plain in taken), taken

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.compiler.fuse import JOINS, SCATTERS, Call, Loop, Plan, Sink, is_dear
+from jitgrad.compiler.fuse import JOINS, SCATTERS, Call, Loop, Plan, Sink
 from jitgrad.compiler.indices import Index, Indices, NotFlat, added
 from jitgrad.compiler.lines import UserLines, arranged, without_comments
 from jitgrad.compiler.nests import Accumulator, Nest
 from jitgrad.compiler.outline import Outlined
+from jitgrad.compiler.segments import elementary_functions
 from jitgrad.compiler.workspace import Temporary, Workspace, lay_out
 from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64
 from jitgrad.core.graph import Atom, Constant, Extent, Node, Variable
@@ -100,7 +101,6 @@ class _Emitter:
         self.filled: set[Variable] = set()  # results of scatters that were set to zero
         self.temporaries: list[Temporary] = []
         self.counter = 0
-        self.wide: dict[Variable, str] = {}  # float64 accumulators of float32 results
         # state of the loop that is being written
         self.at = Indices(self.extents, self.fresh)
         self.stage = 0
@@ -321,7 +321,7 @@ class _Emitter:
             if isinstance(a, Constant) or self.plan.memory.get(a, 1 << 30) <= self.stage:
                 continue
             node = self.plan.producers[a]
-            if is_dear(node.primitive):
+            if elementary_functions(node.primitive):
                 return False
             count += 1
             pending += node.inputs

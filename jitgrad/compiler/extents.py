@@ -117,15 +117,9 @@ class Extents:
         elif primitive is vector_outer:
             self._same((out, 0), (first, 0))
             self._same((out, 1), (node.inputs[1], 0))
-        elif primitive is take_at:
+        elif primitive is take_at or primitive is add_at:
             axis = params["axis"]
-            self._same((out, axis), (node.inputs[1], 0))
-            for i in range(out.aval.ndim):
-                if i != axis:
-                    self._same((out, i), (first, i))
-        elif primitive is add_at:
-            axis = params["axis"]
-            self._same((first, axis), (node.inputs[1], 0))
+            self._same((out if primitive is take_at else first, axis), (node.inputs[1], 0))
             for i in range(out.aval.ndim):
                 if i != axis:
                     self._same((out, i), (first, i))

@@ -8,16 +8,15 @@ one loop nest, forward and backward alike.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from jitgrad.compiler.extents import Extents, is_square_diagonal, node_call, unit_reshape
-from jitgrad.compiler.segments import cuts
+from jitgrad.compiler.segments import cuts, elementary_functions
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
-from jitgrad.core.primitive import ArrayCall, Elementwise, Primitive, Reduce
+from jitgrad.core.primitive import ArrayCall, Elementwise, Reduce
 from jitgrad.ops.elementwise import add
 from jitgrad.ops.linear import (
     add_at,
@@ -51,9 +50,6 @@ SCATTERS: Final = frozenset({place, place_diagonal, scatter_add, add_at})
 WRITES: Final = frozenset({overwrite, put})
 _MOVING: Final = frozenset({permute, flip_view, slice_view, diagonal_view})
 _MOST_PLACES: Final = 8
-_CHEAP: Final = frozenset(
-    {"sqrt", "sel", "fabs", "copysign", "maximum", "minimum", "isnan", "isinf", "isfinite", "floor"}
-)
 
 
 def is_indexed(node: Node) -> bool:
@@ -121,15 +117,6 @@ class Plan:
     addressed: set[Atom]  # values that need memory even if they are numbers
     reused: dict[Variable, Variable]  # results that are written to the memory of an operand
     begins: list[int]  # the stages with which segments begin; none where the whole is one
-
-
-@functools.cache
-def is_dear(primitive: Primitive) -> bool:
-    """Whether computing an element calls an elementary function."""
-    impl = primitive.impl
-    if not isinstance(impl, Elementwise):
-        return False
-    return bool(set(impl.body.__code__.co_names) - _CHEAP - {"scalar"})
 
 
 class _Planner:
@@ -216,7 +203,7 @@ class _Planner:
             repeated = [a for a in node.inputs if self._is_repeated(a, node)]
             self.ready[out] = max(reads, *(self.in_memory(a) for a in repeated), 0)
             virtual = [a for a in node.inputs if a not in self.memory and a not in self.stored]
-            self.dear[out] = is_dear(primitive) or any(self.dear.get(a, False) for a in virtual)
+            self.dear[out] = elementary_functions(primitive) > 0 or any(self.dear.get(a, False) for a in virtual)
         else:
             call = node_call(node)
             assert call is not None
@@ -345,7 +332,7 @@ class _Planner:
                 is_stored = a in self.memory or a in self.stored or a not in self.dear
                 arrays |= reads[a] if not is_stored else {a} if a.aval.ndim else set()
             again = any(dear.get(a, False) for a in node.inputs if a not in self.memory and a not in self.stored)
-            dear[out] = is_dear(node.primitive) or again
+            dear[out] = elementary_functions(node.primitive) > 0 or again
             reads[out] = arrays
             if out in kept and not dear[out] and len(arrays) <= 2:
                 self.stored.discard(out)

@@ -56,27 +56,25 @@ class Indices:
     def broadcast(self, x: Atom, out: Atom, index: Index) -> Index:
         """The index into an operand that is broadcast to ``out``."""
         if self.flat and index == self.here:
-            if x.aval.size == 1:
-                return ("0",) * x.aval.ndim
-            if tuple(n for n in self.extents.shape(x) if n != "1") == self.space:
-                return self.here
-            raise NotFlat
+            return self._alike(x)
         lead = out.aval.ndim - x.aval.ndim
         return tuple("0" if n == 1 else index[lead + i] for i, n in enumerate(x.aval.shape))
+
+    def _alike(self, x: Atom) -> Index:
+        """The index of a flat loop into what has the shape of its space, or one element."""
+        if x.aval.size == 1:
+            return ("0",) * x.aval.ndim
+        if tuple(n for n in self.extents.shape(x) if n != "1") == self.space:
+            return self.here
+        raise NotFlat
 
     def source(self, node: Node, index: Index) -> Index:
         """Where an element of a view is read from."""
         primitive, params = node.primitive, node.params
         (x, *_), (out, *_) = node.inputs, node.outputs
         if self.flat and index == self.here:
-            same = tuple(n for n in self.extents.shape(x) if n != "1") == self.space
-            if primitive is expand:
-                if x.aval.size == 1:
-                    return ("0",) * x.aval.ndim
-                if same:
-                    return self.here
-            if primitive is reshape_to and same:
-                return self.here
+            if primitive in (expand, reshape_to):
+                return self._alike(x)
             if x.aval.size == 1:
                 return ("0",) * x.aval.ndim
             raise NotFlat

@@ -16,7 +16,7 @@ import numpy as np
 from jitgrad.core.graph import Graph, Node, Variable
 from jitgrad.core.primitive import Elementwise, Primitive, Reduce, View
 
-__all__ = ["cuts", "weight"]
+__all__ = ["cuts", "elementary_functions", "weight"]
 
 _LARGEST: Final = 700.0  # a graph of at most this weight is one function
 _TARGET: Final = 160.0  # of a segment
@@ -24,20 +24,23 @@ _LONGEST_PERIOD: Final = 2000  # nodes
 _CHEAP: Final = frozenset(
     {"scalar", "sqrt", "sel", "fabs", "copysign", "maximum", "minimum", "isnan", "isinf", "isfinite", "floor"}
 )
+"""Names in scalar bodies that are an instruction or two, or none."""
 
 Array = np.ndarray[Any, Any]
 
 
+@functools.cache
+def elementary_functions(primitive: Primitive) -> int:
+    """How many functions (``exp``, ``sin`` ...) an element costs, each of which is dozens of instructions."""
+    impl = primitive.impl
+    return len(set(impl.body.__code__.co_names) - _CHEAP) if isinstance(impl, Elementwise) else 0
+
+
 def weight(node: Node) -> float:
     """About how many instructions a node is."""
-    return _weight(node.primitive)
-
-
-@functools.cache
-def _weight(primitive: Primitive) -> float:
-    impl = primitive.impl
+    impl = node.primitive.impl
     if isinstance(impl, Elementwise):
-        return 1.0 + 30.0 * len(set(impl.body.__code__.co_names) - _CHEAP)
+        return 1.0 + 30.0 * elementary_functions(node.primitive)
     if isinstance(impl, View):
         return 0.3
     return 3.0 if isinstance(impl, Reduce) else 5.0

@@ -8,16 +8,16 @@ import numpy as np
 
 from jitgrad.errors import DtypeError
 
-__all__ = ["FLOATS", "ShapedArray", "aval_of", "check_dtype", "is_float", "make_aval", "result_dtype"]
+__all__ = ["DTYPE_NAMES", "FLOATS", "ShapedArray", "aval_of", "check_dtype", "is_float", "make_aval", "result_dtype"]
 
 FLOAT32: Final = np.dtype(np.float32)
 FLOAT64: Final = np.dtype(np.float64)
 BOOL: Final = np.dtype(np.bool_)
 INT64: Final = np.dtype(np.int64)
 FLOATS: Final = (FLOAT64, FLOAT32)
-_SUPPORTED: Final = frozenset(
-    [FLOAT32, FLOAT64, BOOL] + [np.dtype(f"{k}{b}") for k in ("int", "uint") for b in (8, 16, 32, 64)]
-)
+DTYPE_NAMES: Final = ("bool", "float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64)))
+"""The names of all dtypes that are supported."""
+_SUPPORTED: Final = frozenset(map(np.dtype, DTYPE_NAMES))
 
 
 class ShapedArray:
@@ -61,7 +61,7 @@ def aval_of(array: np.ndarray[Any, Any]) -> ShapedArray:
 
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether values of this dtype can carry a gradient."""
-    return dtype in (FLOAT64, FLOAT32)
+    return dtype in FLOATS
 
 
 def check_dtype(dtype: Any, what: str) -> np.dtype[Any]:

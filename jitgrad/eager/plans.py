@@ -38,7 +38,7 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 _LOOP_NAMES: Final = frozenset({"n", "i", "row", "out", "g", "result"})  # what emitted loops call their own
-_MOST_PLANS: Final = 2048  # a primitive; plans are small, and forgetting them costs microseconds each
+_MOST_PLANS: Final = 2048  # a table; plans are small, and forgetting them costs microseconds each
 _filled: dict[int, dict[Any, Any]] = {}  # every table that has plans, by its id
 
 

@@ -26,6 +26,7 @@ from numba.core.serialize import dumps
 
 from jitgrad._version import __version__
 from jitgrad.core import linalg_errors
+from jitgrad.core.aval import DTYPE_NAMES
 from jitgrad.errors import JitgradError, ShapeError
 from jitgrad.kernels import blas, buffer, irbuild, vecmath
 from jitgrad.kernels.array_fields import FIELD_OFFSETS
@@ -46,8 +47,7 @@ _NAMESPACE: dict[str, Any] = {
     "INF": float("inf"),
     "NAN": float("nan"),
     "boolean": types.boolean,
-    **{d: getattr(types, d) for d in ("float32", "float64")},
-    **{f"{k}{b}": getattr(types, f"{k}{b}") for k in ("int", "uint") for b in (8, 16, 32, 64)},
+    **{d: getattr(types, d) for d in DTYPE_NAMES if d != "bool"},
 }
 
 

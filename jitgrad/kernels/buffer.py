@@ -16,6 +16,7 @@ from numba.core.datamodel import models
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import NativeValue, intrinsic, register_model, unbox
 
+from jitgrad.core.aval import DTYPE_NAMES
 from jitgrad.kernels.array_fields import FIELD_OFFSETS
 
 __all__ = ["INTRINSICS", "Buffer", "Object", "Part"]
@@ -344,10 +345,7 @@ def _pointer_maker(element: types.Type) -> Any:
     return pointer
 
 
-_ELEMENTS: Final = {
-    name: types.boolean if name == "bool" else getattr(types, name)
-    for name in ("bool", "float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64)))
-}
+_ELEMENTS: Final = {name: types.boolean if name == "bool" else getattr(types, name) for name in DTYPE_NAMES}
 
 INTRINSICS: Final[dict[str, Any]] = {
     "read_only": read_only,

@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, overload, register_jitable
 
+from jitgrad.core.aval import DTYPE_NAMES
 from jitgrad.errors import DtypeError
 from jitgrad.kernels import bridge
 from jitgrad.kernels.buffer import Buffer
@@ -134,8 +135,7 @@ def slice_extent(start, stop, step, n):  # type: ignore[no-untyped-def]
 
 @functools.cache
 def _makers() -> dict[str, Any]:
-    names = ["bool", "float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64))]
-    return {f"{name}_buffer": _buffer_maker(name) for name in names}
+    return {f"{name}_buffer": _buffer_maker(name) for name in DTYPE_NAMES}
 
 
 def make_dispatcher(name: str, source: str, constants: dict[str, Any], arguments: list[tuple[str, int, str]]) -> Any:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from jitgrad.core import blas_form, linalg_errors, scalar
+from jitgrad.core.aval import DTYPE_NAMES
 
-__all__ = ["DTYPES", "make", "part_maker", "typed"]
+__all__ = ["make", "meanings"]
 
 _ALL = slice(None)
-DTYPES = {"bool", "float32", "float64", *(f"{k}{b}" for k in ("int", "uint") for b in (8, 16, 32, 64))}
 
 
 def _elementwise_namespace() -> dict[str, Any]:
@@ -44,19 +44,27 @@ def _loop_namespace() -> dict[str, Any]:
     return {
         "load": lambda array, index: array.reshape(-1)[index],
         "store": store,
-        "data": lambda array: array,
         "carray": lambda array, shape: array.reshape(shape),
-        **{f"{kind}_{dtype}": part_maker(dtype) for dtype in DTYPES for kind in ("part", "pointer")},
+    }
+
+
+def meanings() -> dict[str, Any]:
+    """What names mean in plain Python, in kernels and in functions for Numba alike."""
+    return {
+        **{n: getattr(m, n) for m in (scalar, blas_form, linalg_errors) for n in m.__all__},
+        "np": np,
+        "INF": np.inf,
+        "NAN": np.nan,
+        "boolean": _typed("bool"),
+        **{d: _typed(d) for d in DTYPE_NAMES if d != "bool"},
+        "data": lambda array: array,
+        **{f"{kind}_{d}": _part_maker(d) for d in DTYPE_NAMES for kind in ("part", "pointer")},
     }
 
 
 def make(name: str, source: str, signature: tuple[str, ...], extras: Mapping[str, Any]) -> Callable[..., Any]:
     """The function ``name`` of ``source`` as plain Python, silent about overflow and invalid values."""
-    namespace: dict[str, Any] = {n: getattr(scalar, n) for n in scalar.__all__}
-    namespace.update({n: getattr(m, n) for m in (blas_form, linalg_errors) for n in m.__all__})
-    namespace.update(np=np, INF=np.inf, NAN=np.nan, boolean=typed("bool"))
-    for dtype in DTYPES - {"bool"}:
-        namespace[dtype] = typed(dtype)
+    namespace = meanings()
     elementwise = "size(" in source or "last_extent(" in source
     namespace.update(_elementwise_namespace() if elementwise else _loop_namespace())
     namespace.update(extras)
@@ -70,13 +78,13 @@ def make(name: str, source: str, signature: tuple[str, ...], extras: Mapping[str
     return run
 
 
-def part_maker(dtype: str) -> Callable[..., Any]:
+def _part_maker(dtype: str) -> Callable[..., Any]:
     """How a part is taken out of the working memory."""
     width = np.dtype(dtype).itemsize
     return lambda work, offset, count, number=0: work[offset : offset + count * width].view(dtype)
 
 
-def typed(dtype: str) -> Callable[[Any], Any]:
+def _typed(dtype: str) -> Callable[[Any], Any]:
     """The conversion that a dtype's name stands for in a kernel."""
     made = np.dtype(dtype)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core import blas_form, linalg_errors, scalar
+from jitgrad.core.aval import DTYPE_NAMES
 from jitgrad.errors import DtypeError, GraphError, UnsupportedError
-from jitgrad.kernels.python_form import DTYPES, part_maker, typed
+from jitgrad.kernels.python_form import meanings
 
 __all__ = ["make_callback", "make_dispatcher"]
 
@@ -48,12 +48,9 @@ def make_dispatcher(
     name: str, source: str, constants: dict[str, Any], arguments: list[tuple[str, int, str]]
 ) -> Callable[..., Any]:
     """The function ``name`` of ``source`` as plain Python, silent about overflow and invalid values."""
-    space: dict[str, Any] = {n: getattr(scalar, n) for n in scalar.__all__}
-    space.update({n: getattr(m, n) for m in (blas_form, linalg_errors) for n in m.__all__})
-    space.update({d: typed(d) for d in DTYPES if d != "bool"}, boolean=typed("bool"))
-    space.update({f"{d}_buffer": np.asarray for d in DTYPES})
-    space.update(np=np, INF=np.inf, NAN=np.nan, load=_load, store=_store, data=lambda a: a, carray=_carray)
-    space.update({f"{kind}_{d}": part_maker(d) for d in DTYPES for kind in ("part", "pointer")})
+    space = meanings()
+    space.update({f"{d}_buffer": np.asarray for d in DTYPE_NAMES})
+    space.update(load=_load, store=_store, carray=_carray)
     space.update(never_cache=lambda: None)
     space.update(slice_start=lambda *s: slice(*s[:3]).indices(s[3])[0])
     space.update(slice_extent=lambda *s: len(range(*slice(*s[:3]).indices(s[3]))))

@@ -47,10 +47,11 @@ def get_num_threads() -> int:
 def set_num_threads(count: int) -> None:
     """Let large jitted kernels, and SciPy's BLAS inside of them, use so many threads.
 
-    The default is 1, or ``JITGRAD_NUM_THREADS``. A kernel is divided where its loops are long enough to gain (about
-    0.2 ms); shorter ones, and functions for Numba (``.njit``), run on the thread that calls them. How a kernel is divided depends
-    on the extents alone, and sums are combined in order: results are the same bits from run to run and for any number of
-    threads above one. With one thread, sums may differ from those in the last bits.
+    The default is 1, or ``JITGRAD_NUM_THREADS``; BLAS has its own default until this is called. A kernel is divided where
+    its loops are long enough to gain (about 0.2 ms); shorter ones, and functions for Numba (``.njit``), run on the thread
+    that calls them. How a kernel is divided depends on the extents alone, and sums are combined in order: results are the
+    same bits from run to run and for any number of threads above one. With one thread, sums may differ from those in the
+    last bits.
 
     The number holds for the whole process. Safe to call from any thread; running calls keep the number that they started with.
 

@@ -81,6 +81,14 @@ def order_into(keys, order, spare, descending):
         width *= 2
 
 
+@KernelPart
+def order_line(x, o, i, keys, order, spare, descending):
+    """The elements of ``x[o, :, i]``, and the permutation that sorts them."""
+    for k in range(keys.size):
+        keys[k] = x[o, k, i]
+    order_into(keys, order, spare, descending)
+
+
 @ArrayKernel
 def order_kernel(x, out, descending, places):
     """Where the elements along the middle axis are in order: on that axis, or in C order (``places``)."""
@@ -90,9 +98,7 @@ def order_kernel(x, out, descending, places):
     spare = np.empty(n, np.int64)
     for o in range(before):
         for i in range(behind):
-            for k in range(n):
-                keys[k] = x[o, k, i]
-            order_into(keys, order, spare, descending)
+            order_line(x, o, i, keys, order, spare, descending)
             for k in range(n):
                 out[o, k, i] = (o * n + order[k]) * behind + i if places else order[k]
 
@@ -106,9 +112,7 @@ def sort_kernel(x, out, descending):
     spare = np.empty(n, np.int64)
     for o in range(before):
         for i in range(behind):
-            for k in range(n):
-                keys[k] = x[o, k, i]
-            order_into(keys, order, spare, descending)
+            order_line(x, o, i, keys, order, spare, descending)
             for k in range(n):
                 out[o, k, i] = keys[order[k]]
 

@@ -38,7 +38,7 @@ from jitgrad.ops.reduction import (
     sum,
 )
 from jitgrad.ops.selection import maximum, where
-from jitgrad.ops.sorting import order_into
+from jitgrad.ops.sorting import order_line
 
 __all__ = [
     "average",
@@ -286,9 +286,7 @@ def ranked_kernel(x, ranks, out):
     spare = np.empty(n, np.int64)
     for o in range(before):
         for i in range(behind):
-            for k in range(n):
-                keys[k] = x[o, k, i]
-            order_into(keys, order, spare, False)
+            order_line(x, o, i, keys, order, spare, False)
             highest = order[n - 1]
             for q in range(len(ranks)):
                 at = order[ranks[q]] if keys[highest] == keys[highest] else highest

@@ -119,7 +119,7 @@ def _install_operator(op: Operation[..., Any]) -> None:
     _put(f"__{name}__", forward)
     _put(f"__r{name}__", _reflected(op))
     if symbol != "divmod":
-        _put(f"__i{name}__", _augmented(op, forward, symbol))
+        _put(f"__i{name}__", _augmented(forward, symbol))
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[[Tensor, Any], Any]:
@@ -140,9 +140,7 @@ def _reflected(op: Operation[..., Any]) -> Callable[[Tensor, Any], Any]:
     return reflected
 
 
-def _augmented(
-    op: Operation[..., Any], forward: Callable[[Tensor, Any], Any], symbol: str
-) -> Callable[[Tensor, Any], Any]:
+def _augmented(forward: Callable[[Tensor, Any], Any], symbol: str) -> Callable[[Tensor, Any], Any]:
     def augmented(self: Tensor, other: Any) -> Any:
         result = forward(self, other)
         if result is NotImplemented:

@@ -1,7 +1,7 @@
 """vmap: a function of one element as a function of whole batches.
 
 The function is traced for one element and its graph is run on the batch, node by node, by the rules of
-``autodiff.batching``. Where it cannot be traced (Python decides on values, or calls what runs eagerly only), it is
+``autodiff.batching``. Where it cannot be traced (Python decides on values, or calls an ``autograd.Function``), it is
 called for one element after the other and the results are stacked, which gives the same numbers.
 """
 

@@ -237,7 +237,7 @@ class JitFunction:
         args, kwargs = arguments.replaced(stand_ins)
         token = grad_mode.set(False)
         try:
-            forget_plans()  # see plan_for
+            forget_plans()  # see keep_plan
             with tracing_into(graph):
                 leaves, structure = flatten(self._function(*args, **kwargs))
                 rest: list[Any] = []
@@ -583,7 +583,7 @@ def _pull(
             return [where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)] if masks else tensors
 
         with standing_in() as table:
-            forget_plans()  # see plan_for
+            forget_plans()  # see keep_plan
             return list(vjp(part, *[values[i] for i in moved])[1](cotangents))
 
     return pull
