@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -266,6 +268,28 @@ def test_parts_may_run_parts() -> None:
     seen: list[tuple[int, int]] = []
     threads.run_parts(lambda a: threads.run_parts(lambda b: seen.append((a, b)), 5, 3), 7, 3)
     assert sorted(seen) == [(a, b) for a in range(7) for b in range(5)]
+
+
+def test_helpers_are_waited_for_where_the_system_has_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first helper starts; the second is refused, though its work may still be done by the first."""
+    start, started, main = threading.Thread.start, itertools.count(), threading.current_thread()
+
+    def refused(thread: threading.Thread) -> None:
+        if next(started):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def part(number: int) -> None:
+        if threading.current_thread() is not main:
+            time.sleep(0.05)
+        done.append(number)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    monkeypatch.setattr(threads, "_pool", None)
+    monkeypatch.setattr(threads, "_size", 0)
+    done: list[int] = []
+    threads.run_parts(part, 8, 4)
+    assert sorted(done) == list(range(8))
 
 
 def test_several_threads_call_divided_kernels_at_once(divided: None) -> None:

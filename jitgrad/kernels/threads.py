@@ -87,17 +87,14 @@ def _blas_limit() -> Callable[[int], Any] | None:
     return None
 
 
-def _futures() -> Any:
-    """The module, which imports more than programs of one thread should pay for."""
-    return importlib.import_module("concurrent.futures")
-
-
 def _executor(helpers: int) -> Any:
     global _pool, _size  # the pool of this process
     with _lock:
         if _pool is None or _size < helpers:
             # the threads of a smaller pool end when they have done what they were given
-            _pool, _size = _futures().ThreadPoolExecutor(helpers, "jitgrad"), helpers
+            # (imported late: it brings more than programs of one thread should pay for)
+            futures = importlib.import_module("concurrent.futures")
+            _pool, _size = futures.ThreadPoolExecutor(helpers, "jitgrad"), helpers
         return _pool
 
 
@@ -107,22 +104,41 @@ def run_parts(part: Callable[[int], Any], count: int, threads: int) -> None:
     Raises what a part raises, when no part is running any more.
     """
     numbers = itertools.count()  # next() is one step under Python's lock
+    changed = threading.Condition()
+    running, over = 0, False
+    failures: list[BaseException] = []
 
     def work() -> None:
         while (number := next(numbers)) < count:
             part(number)
 
-    helpers = []
+    def help_out() -> None:
+        nonlocal running
+        with changed:
+            if over:
+                return
+            running += 1
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+        with changed:
+            running -= 1
+            changed.notify()
+
     try:
         executor = _executor(threads - 1)
-        helpers = [executor.submit(work) for _ in range(min(threads, count) - 1)]
-    except RuntimeError:  # the interpreter is shutting down: no new threads
+        for _ in range(min(threads, count) - 1):
+            executor.submit(help_out)
+    except RuntimeError:
+        # No new threads: the system has no more, or the interpreter is shutting down. What was submitted may run all the
+        # same, even what the error is about.
         pass
     try:
         work()
     finally:
-        # one that has not begun is not waited for: the parts are done
-        running = [h for h in helpers if not h.cancel()]
-        _futures().wait(running)
-    for helper in running:
-        helper.result()
+        with changed:
+            over = True  # a helper that has not begun is not waited for: the parts are done
+            changed.wait_for(lambda: not running)
+    if failures:
+        raise failures[0]
