@@ -717,12 +717,16 @@ class TestOperands:
             compiled(x, Y).sum().backward()
             jg.hessian(lambda y: written(X, y).sum())(Y)
 
+        def left() -> int:
+            gc.collect()
+            once()
+            return gc.collect()
+
         once()
-        gc.collect()
         gc.disable()
         try:
-            once()
-            assert gc.collect() == 0
+            # a call that leaves cycles leaves them each time; threads of the test runner do so now and then
+            assert min(left() for _ in range(5)) == 0
         finally:
             gc.enable()
 
