@@ -1166,3 +1166,30 @@ def test_several_traced_positions_are_refused():
 
     with pytest.raises(UnsupportedError, match="one integer that indexes the first axis"):
         jg.jit(function)(np.ones(4), np.array([1, 2]))
+
+
+@pytest.mark.parametrize("n", [8, 20, 33])
+@pytest.mark.parametrize(
+    ("to", "of"),
+    [
+        (slice(0, None, 2), slice(0, "half")),
+        (slice(0, "half"), slice(0, None, 2)),
+        (slice(None, None, -2), slice(0, "half")),
+        (slice(1, "half"), slice(0, -1, 2)),
+        (slice(0, "half"), slice(None, None, -2)),
+    ],
+)
+def test_values_that_lie_in_the_memory_that_is_written(n: int, to: slice, of: slice) -> None:
+    """The values are those from before the write; NumPy takes some that it has written where strides differ."""
+    to, of = (slice(s.start, (n + 1) // 2 if s.stop == "half" else s.stop, s.step) for s in (to, of))
+    start = np.arange(float(n))
+    count = min(len(start[to]), len(start[of]))
+    wanted = start.copy()
+    wanted[np.arange(n)[to][:count]] = start[of][:count].copy()
+    x = jg.tensor(start.copy())
+    x[to][:count].copy_(x[of][:count])
+    np.testing.assert_array_equal(x.numpy(), wanted)
+    y = jg.tensor(start.copy())
+    if len(start[to]) == len(start[of]):
+        y[to] = y[of]
+        np.testing.assert_array_equal(y.numpy(), wanted)

@@ -933,12 +933,17 @@ W = jg.tensor(Y, requires_grad=True)
 @pytest.mark.parametrize("name", LEAK_FREE)
 def test_no_reference_cycles(name: str) -> None:
     run = LEAK_FREE[name]
+
+    def left() -> int:
+        gc.collect()
+        run()
+        return gc.collect()
+
     run()
-    gc.collect()
     gc.disable()
     try:
-        run()
-        assert gc.collect() == 0
+        # a call that leaves cycles leaves them each time; threads of the test runner do so now and then
+        assert min(left() for _ in range(5)) == 0
     finally:
         gc.enable()
 

@@ -157,7 +157,7 @@ def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -
     elif aliased(target):
         if fresh:
             _save_from_own_write(given._edge, target)
-        np.copyto(target._value, data)
+        _copy_to(target._value, data)
         _finish(target, operation, target._value)
     else:
         if not fresh or data.base is not None or not data.flags.c_contiguous or not data.flags.writeable:
@@ -211,6 +211,13 @@ def _new_history(target: Tensor, value: Tensor, chain: ViewChain) -> tuple[Any, 
     return new_node(recorder, edges, slots), 0
 
 
+def _copy_to(region: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> None:
+    """``region[...] = data`` for values that may lie in the same memory: along one axis NumPy expects equal strides there."""
+    if region.ndim == 1 and data.strides != region.strides and np.may_share_memory(region, data):
+        data = data.copy()
+    region[...] = data
+
+
 def _make_room(target: Tensor) -> bool:
     """Before a part is written: give the tensor its own copy if nodes hold the memory and nobody else sees it.
     Whether the write must be logged."""
@@ -258,7 +265,7 @@ def set_item(target: Tensor, index: Any, value: Any) -> None:
         del region
         logged = _make_room(target)
         region = target._value[to_numpy_index(basic)]
-        region[...] = fitted._value
+        _copy_to(region, fitted._value)
         _finish(target, operation, region if logged else None)
         _follow(target, edge, slot)
         return

@@ -20,6 +20,8 @@ from jitgrad.tensor.tensor import Tensor, make
 
 __all__ = ["TracedMemory", "is_at", "is_part", "share_at", "share_traced", "writable", "write_traced"]
 
+_Step = tuple[Any, tuple[tuple[str, Any], ...]]
+
 
 @dataclass(frozen=True)
 class Place:
@@ -35,13 +37,16 @@ class TracedMemory:
     ``whole`` is None for a captured array, which a traced function does not write.
     """
 
-    __slots__ = ("__weakref__", "members", "parts", "place", "whole")
+    __slots__ = ("__weakref__", "detached", "members", "parts", "place", "whole")
 
     def __init__(self, whole: Tensor | None, place: Place | None = None) -> None:
         self.whole = whole
         self.members: list[weakref.ref[Tensor]] = []
         self.place = place
         self.parts: list[weakref.ref[TracedMemory]] = []  # at positions that are traced
+        self.detached: list[
+            tuple[_Step, Tensor]
+        ] = []  # detached aliases that got a history of their own, by their step
 
     def add(self, tensor: Tensor, path: ViewChain) -> None:
         """From now on the tensor sees what the path shows of the whole."""
@@ -51,7 +56,7 @@ class TracedMemory:
         tensor._memory, tensor._path = self, path
 
 
-def share_traced(base: Tensor, view: Tensor, step: tuple[Any, tuple[tuple[str, Any], ...]]) -> None:
+def share_traced(base: Tensor, view: Tensor, step: _Step) -> None:
     """``view`` is the view primitive ``step`` of ``base``, and would share its memory."""
     if not isinstance(base._value, Tracer):
         if not is_number(base._value):
@@ -128,9 +133,14 @@ def writable(tensor: Tensor) -> str | None:
     return None if seen.flags.writeable else "read-only"
 
 
-def is_part(value: Tensor, target: Tensor, step: tuple[Any, tuple[tuple[str, Any], ...]]) -> bool:
+def is_part(value: Tensor, target: Tensor, step: _Step) -> bool:
     """Whether a traced value is that view of the target itself: it is there already."""
-    return value._memory is not None and value._memory is target._memory and value._path == (*target._path, step)
+    return (
+        value._memory is not None
+        and value._memory is target._memory
+        and value._path == (*target._path, step)
+        and _detach_of(value._path) is _detach_of(target._path)  # the memory is one, the histories are not
+    )
 
 
 def is_at(value: Tensor, target: Tensor, items: tuple[Any, ...]) -> bool:
@@ -169,6 +179,37 @@ def write_traced(target: Tensor, value: Tensor, write_at: Callable[[Tensor, tupl
         write_at(memory.place.around, memory.place.items, new)  # which brings the new value to all that see it
     else:
         _renew(memory, new, cut)
+    detach = _detach_of(target._path)
+    if detach is not None and grad_mode.get():
+        _rewrite_detached(memory, target._path, detach, value)
+
+
+def _detach_of(path: ViewChain) -> _Step | None:
+    """The last detach on a path, which is another one for every call: tensors with the same follow one history."""
+    return next((step for step in reversed(path) if step[0] is stop_gradient_view), None)
+
+
+def _rewrite_detached(memory: TracedMemory, path: ViewChain, detach: _Step, value: Tensor) -> None:
+    """After a write through a detached alias, or a view of it: the history of the alias itself, which the whole has not."""
+    group = [m for m in _alive(memory) if _detach_of(m._path) is detach]
+    at = next(i for i, step in enumerate(path) if step is detach) + 1
+    known = [m for step, m in memory.detached if step is detach]
+    known += [m for m in group if len(m._path) == at]  # the alias itself knows best
+    edge, slot = (known[-1]._edge, known[-1]._slot) if known else (None, 0)
+    if edge is None and value._edge is None:
+        return
+    whole = follow(memory.whole, path[:at])
+    alias = make(whole._value, whole._aval)
+    alias._edge, alias._slot = edge, slot
+    alias = overwrite(alias, value, chain=path[at:]) if path[at:] else value
+    memory.detached = [(s, m) for s, m in memory.detached if s is not detach] + [(detach, _same(alias))]
+    for member in group:
+        seen = follow(alias, member._path[at:])
+        member._set_edge(seen._edge, seen._slot)
+    for part in [p for r in memory.parts if (p := r()) is not None]:
+        assert part.place is not None
+        if _detach_of(part.place.around._path) is detach:
+            _renew(part, traced_getitem(part.place.around, part.place.items), False)
 
 
 def _alive(memory: TracedMemory) -> list[Tensor]:
