@@ -17,6 +17,7 @@ import numpy as np
 from jitgrad.compiler.extents import Extents, index_axes, is_square_diagonal, node_call
 from jitgrad.core.graph import Atom, Constant, Extent, Graph, Node
 from jitgrad.core.primitive import Elementwise, Reduce
+from jitgrad.kernels.python_interop import slice_extent, slice_start
 from jitgrad.ops.linear import (
     add_at,
     bounded,
@@ -41,21 +42,11 @@ from jitgrad.ops.linear import (
 from jitgrad.ops.products import vector_dot, vector_outer
 from jitgrad.ops.sorting import sorting_positions
 
-__all__ = ["NotGeneral", "RunTimeShapes", "slice_extent", "slice_start"]
+__all__ = ["NotGeneral", "RunTimeShapes"]
 
 
 class NotGeneral(Exception):
     """The extents of this graph do not follow from those of the arguments by rules that are known here."""
-
-
-def slice_start(start: int | None, stop: int | None, step: int | None, n: int) -> int:
-    """Where a slice of an axis of extent n begins."""
-    return slice(start, stop, step).indices(n)[0]
-
-
-def slice_extent(start: int | None, stop: int | None, step: int | None, n: int) -> int:
-    """How many elements a slice of an axis of extent n has."""
-    return len(range(*slice(start, stop, step).indices(n)))
 
 
 def _product(symbols: Sequence[str]) -> str:

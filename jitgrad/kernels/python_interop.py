@@ -11,7 +11,17 @@ from jitgrad.core.aval import DTYPE_NAMES
 from jitgrad.errors import DtypeError, GraphError, UnsupportedError
 from jitgrad.kernels.python_form import meanings
 
-__all__ = ["make_callback", "make_dispatcher"]
+__all__ = ["make_callback", "make_dispatcher", "slice_extent", "slice_start"]
+
+
+def slice_start(start: int | None, stop: int | None, step: int | None, n: int) -> int:
+    """Where a slice of an axis of extent n begins."""
+    return slice(start, stop, step).indices(n)[0]
+
+
+def slice_extent(start: int | None, stop: int | None, step: int | None, n: int) -> int:
+    """How many elements a slice of an axis of extent n has."""
+    return len(range(*slice(start, stop, step).indices(n)))
 
 
 def _place(array: Any, index: Any) -> int:
@@ -52,8 +62,7 @@ def make_dispatcher(
     space.update({f"{d}_buffer": np.asarray for d in DTYPE_NAMES})
     space.update(load=_load, store=_store, carray=_carray)
     space.update(never_cache=lambda: None)
-    space.update(slice_start=lambda *s: slice(*s[:3]).indices(s[3])[0])
-    space.update(slice_extent=lambda *s: len(range(*slice(*s[:3]).indices(s[3]))))
+    space.update(slice_start=slice_start, slice_extent=slice_extent)
     space.update({f"argument{k}": _argument(*spec) for k, spec in enumerate(arguments)})
     space.update(constants)
     exec(compile(source, f"<jitgrad function {name}>", "exec"), space)
