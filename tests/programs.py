@@ -65,6 +65,15 @@ def _through_view(x: Any, index: Any, value: Any) -> Any:
     return made + jg.sin(seen)
 
 
+def _through_alias(x: Any, index: Any) -> Any:
+    made = x * 1.0
+    seen = made.detach()
+    part = seen[index]
+    part *= 1.0 + 0.25 * jg.sin(jg.sum(x))  # the alias gets a history of its own
+    made += 0.5
+    return made + jg.sin(seen) * jg.cos(part.detach().sum())
+
+
 def apply(step: Step, values: list[Any]) -> Any:
     """The value that a step makes of earlier ones."""
     name, places, extra = step
@@ -89,6 +98,8 @@ def apply(step: Step, values: list[Any]) -> Any:
         return _written(xs[0], extra[0], jg.sin(xs[1]) if len(xs) > 1 else 0.25, extra[1])
     if name == "view":
         return _through_view(xs[0], extra, 0.75)
+    if name == "alias":
+        return _through_alias(xs[0], extra)
     assert name == "expand"
     return jg.broadcast_to(xs[0], extra)
 
@@ -148,7 +159,7 @@ def _step(draw: st.DrawFn, values: list[Array]) -> Step:
     x = values[place]
     kinds = ["unary", "unary", "binary", "binary"]
     if x.ndim:
-        kinds += ["reduce", "reduce", "slice", "write", "view", "concat", "expand"]
+        kinds += ["reduce", "reduce", "slice", "write", "view", "alias", "concat", "expand"]
     if x.ndim and x.shape[0]:
         kinds += ["gather", "take"]
     if x.ndim == 2:
@@ -164,7 +175,7 @@ def _step(draw: st.DrawFn, values: list[Array]) -> Step:
         axes = draw(st.sampled_from([None, *range(x.ndim), *([(0, x.ndim - 1)] if x.ndim > 1 else [])]))
         kinds = ["sum", "sum", "mean", "prod"] + (["max", "min", "var"] if x.size else [])
         return "reduce", (place,), (draw(st.sampled_from(kinds)), axes, draw(st.booleans()))
-    if kind in ("slice", "view"):
+    if kind in ("slice", "view", "alias"):
         return kind, (place,), _index(draw, x.shape)
     if kind == "write":
         index = _index(draw, x.shape)

@@ -506,3 +506,14 @@ def test_additions_to_neighbours_have_loops_of_their_own() -> None:
     # but an exponential is not computed three times
     dear = jit(jg.grad(lambda u: np.sum(np.exp(u[2:] - 2.0 * u[1:-1] + u[:-2])))).source(np.ones(9))
     assert dear.count(" = exp(") == 1
+
+
+def test_gradients_of_views_of_a_number_add_up() -> None:
+    """A number that two parts are added to needs memory, as an array does."""
+
+    def function(x: Any) -> Any:
+        y = x * 1.0
+        return jg.sum(jg.tanh(y[None]) * y[None]) + jg.sum(y[None, None])
+
+    wanted = np.tanh(0.3) + 0.3 / np.cosh(0.3) ** 2 + 1.0
+    np.testing.assert_allclose(jit(jg.grad(function))(0.3), wanted, rtol=1e-14)

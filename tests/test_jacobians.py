@@ -415,7 +415,7 @@ class TestDiagonalMatricesInKernels:
 
 # ------------------------------------------------------------------------------------------ random programs
 
-ONE_WAY = {"detach", "single", "view"}  # steps whose derivative finite differences do not see
+ONE_WAY = {"alias", "detach", "single", "view"}  # steps whose derivative finite differences do not see
 
 
 @examples(60)

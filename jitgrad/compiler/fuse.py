@@ -250,6 +250,7 @@ class _Planner:
         for sink in sinks:
             sink.target, sink.adds = out, True
         self.scattered[out] = sinks
+        self.addressed.add(out)
         self.memory[out] = self.ready[out] = max(self.ready[a] for a in node.inputs)
         for a in node.inputs:
             del self.memory[a]  # type: ignore[arg-type]
