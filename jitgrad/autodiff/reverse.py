@@ -8,6 +8,7 @@ arrays and each node runs its compiled backward kernel; with it, and where struc
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Any, Final
@@ -38,8 +39,10 @@ def reachable(roots: Iterable[Edge]) -> list[GradNode]:
         if node in seen:
             continue
         seen.add(node)
-        stack.extend(e for e in node.edges or () if isinstance(e, GradNode) and e not in seen)
-    return sorted(seen, key=lambda node: node.tick)
+        for edge in node.edges or ():
+            if type(edge) is GradNode and edge not in seen:
+                stack.append(edge)
+    return sorted(seen, key=operator.attrgetter("tick"))
 
 
 def _leading(nodes: Sequence[GradNode], targets: set[Edge]) -> set[GradNode]:
@@ -269,7 +272,7 @@ def sweep(
         for edge, slot in targets:
             wanted.setdefault(edge, set()).add(slot)
         state.only = _leading(nodes, set(wanted))
-    if nodes is not None:
+    if nodes is not None and (anomaly or any_writes()):
         for node in nodes:
             if node.edges is not None and (state.only is None or any(e in state.only for e in node.edges)):
                 check_memory(node)

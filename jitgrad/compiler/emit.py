@@ -64,6 +64,7 @@ class Emitted:
     name: str
     source: str  # what is compiled
     listing: str  # the same for readers: commented with the lines of the user
+    inputs: int  # how many there are
     captured: list[Constant]
     extents: list[int]
     numbers: list[float]
@@ -571,6 +572,7 @@ class _Emitter:
             self.name,
             text(body, outlined.source()),
             text(arranged(lines), outlined.listing()),
+            len(self.graph.inputs),
             self.captured,
             list(self.extents.values),  # more symbols may be asked for later
             self.numbers,

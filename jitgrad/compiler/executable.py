@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.chunks import Chunked, is_worth_dividing
+from jitgrad.compiler.chunks import Chunked
 from jitgrad.compiler.emit import Emitted, emit
-from jitgrad.compiler.fuse import can_fuse, plan
+from jitgrad.compiler.fuse import Plan, can_fuse, plan
+from jitgrad.compiler.fused_kernel import FusedKernel
+from jitgrad.compiler.kept_programs import content_of, is_worth_keeping, keep, kept
+from jitgrad.compiler.passes import simplify
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.eager import run as run_primitive
 from jitgrad.errors import JitgradError, ShapeError
@@ -22,22 +26,53 @@ Array = np.ndarray[Any, Any]
 
 
 class FusedStep:
-    """One fused kernel of the program."""
+    """One fused kernel of the program; how it was fused and emitted is found again when somebody asks."""
 
-    def __init__(self, name: str, graph: Graph) -> None:
-        self.graph = graph
-        self.plan = plan(graph.verify())
-        self.emitted: Emitted = emit(name, self.plan)
-        emitted = self.emitted
-        self.entry = entry_point(emitted.name, emitted.source, emitted.signature, emitted.extras)
-        self.extents = np.array(emitted.extents, np.int64)
-        self.numbers = np.array(emitted.numbers, np.float64)
+    def __init__(self, name: str, graph: Callable[[], Graph], kernel: FusedKernel, captured: Sequence[Constant]):
+        self._name = name
+        self._graph = graph
+        self.kernel = kernel
+        self.captured = captured
+        self.entry = entry_point(kernel.name, kernel.source, kernel.signature, kernel.extras)
+        self.extents = np.array(kernel.extents, np.int64)
+        self.numbers = np.array(kernel.numbers, np.float64)
         self.call = self._caller()
+
+    @classmethod
+    def compiled(cls, name: str, graph: Graph) -> FusedStep:
+        """The kernel of a graph."""
+        planned = plan(graph.verify())
+        emitted = emit(name, planned)
+        step = cls(name, lambda: graph, FusedKernel.of(emitted), emitted.captured)
+        step.plan, step.emitted = planned, emitted
+        return step
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """The operations."""
+        return self._graph()
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """What is fused with what."""
+        return plan(self.graph.verify())
+
+    @functools.cached_property
+    def emitted(self) -> Emitted:
+        """The source with all that is known of it."""
+        return emit(self._name, self.plan)
+
+    @functools.cached_property
+    def _chunked(self) -> Chunked:
+        return Chunked(self.emitted)
+
+    def _divided(self, *arguments: Any) -> Any:
+        return self._chunked(*arguments)
 
     def _caller(self) -> Callable[..., Any]:
         """A function of the inputs that allocates, calls and gives the list of outputs, written out as source."""
-        emitted = self.emitted
-        names = [f"a{k}" for k in range(len(self.graph.inputs))]
+        kernel = self.kernel
+        names = [f"a{k}" for k in range(kernel.inputs)]
         space: dict[str, Any] = {
             "empty": np.empty,
             "entry": self.entry,
@@ -45,32 +80,31 @@ class FusedStep:
             "numbers": self.numbers,
         }
         lines = [f"def call({', '.join(names)}):"]
-        for k, constant in enumerate(emitted.captured):
+        for k, constant in enumerate(self.captured):
             space[f"captured{k}"] = constant.current
             space["contiguous"] = _contiguous
             lines.append(f"    b{k} = contiguous(captured{k}())")
-        written = [b for k, b in enumerate(emitted.outputs) if k != emitted.returned]
+        written = [b for k, b in enumerate(kernel.outputs) if k != kernel.returned]
         for b in written:
             space[f"dtype_{b.name}"] = b.dtype
             lines.append(f"    {b.name} = empty({b.shape}, dtype_{b.name})")
-        arguments = [*names, *(f"b{k}" for k in range(len(emitted.captured))), "extents", "numbers"]
+        arguments = [*names, *(f"b{k}" for k in range(len(self.captured))), "extents", "numbers"]
         arguments += [b.name for b in written]
-        if emitted.workspace.places:
+        if kernel.work is not None:
             space["byte"] = np.dtype(np.int8)
-            arguments.append(f"empty({emitted.workspace.nbytes}, byte)")
-        value = f"{emitted.outputs[emitted.returned].name} = " if emitted.returned is not None else ""
-        if is_worth_dividing(emitted):
-            space["threads"], space["chunked"] = get_num_threads, Chunked(emitted)
-            lines.append("    run = entry if threads() == 1 else chunked")
-        called = "run" if "chunked" in space else "entry"
-        run = f"{value}{called}({', '.join(arguments)})"
-        if "raise " in emitted.helpers:
+            arguments.append(f"empty({kernel.work}, byte)")
+        value = f"{kernel.outputs[kernel.returned].name} = " if kernel.returned is not None else ""
+        if kernel.divides:
+            space["threads"], space["divided"] = get_num_threads, self._divided
+            lines.append("    run = entry if threads() == 1 else divided")
+        run = f"{value}{'run' if kernel.divides else 'entry'}({', '.join(arguments)})"
+        if kernel.raises:
             space["errors"], space["exact"] = (np.linalg.LinAlgError, IndexError, ShapeError), self._exact_error
             lines += ["    try:", f"        {run}", "    except errors as error:"]
             lines.append(f"        raise exact(error, [{', '.join(names)}]) from None")
         else:
             lines.append(f"    {run}")
-        lines.append(f"    return [{', '.join(b.name for b in emitted.outputs)}]")
+        lines.append(f"    return [{', '.join(b.name for b in kernel.outputs)}]")
         exec("\n".join(lines), space)
         return space["call"]  # type: ignore[no-any-return]
 
@@ -89,7 +123,7 @@ class FusedStep:
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for contiguous inputs; a returned number as a 0-d array."""
         outputs = self.call(*arrays)
-        returned = self.emitted.returned
+        returned = self.kernel.returned
         if returned is not None:
             outputs[returned] = np.array(outputs[returned])
         return outputs  # type: ignore[no-any-return]
@@ -119,17 +153,36 @@ def _contiguous(array: Array) -> Array:
 
 
 class Executable:
-    """A graph as steps over numbered slots; the first slots are the inputs."""
+    """A traced graph as steps over numbered slots; the first slots are the inputs.
 
-    def __init__(self, name: str, graph: Graph) -> None:
+    Large graphs that became one kernel are kept on disk, so that the next process need not simplify, fuse and emit them.
+    """
+
+    def __init__(self, name: str, traced: Graph) -> None:
         self.name = name
-        self.graph = graph
+        self._traced = traced
+        content = content_of(traced) if is_worth_keeping(traced) else None
+        found = None if content is None else kept(name, content)
         self.steps: list[tuple[FusedStep | HostStep, list[int], list[int]]] = []
-        self._slots: dict[Atom, int] = {v: i for i, v in enumerate(graph.inputs)}
+        self._slots: dict[Atom, int] = {v: i for i, v in enumerate(traced.inputs)}
         self._constants: list[tuple[int, Constant]] = []
+        self.copied = False
+        if found is not None:
+            count = len(traced.inputs)
+            self.single: FusedStep | None = FusedStep(name, lambda: self.graph, *found)
+            self.outputs = list(range(count, count + len(traced.outputs)))
+            self.steps.append((self.single, list(range(count)), self.outputs))
+            return
         self._lower()
-        self.outputs = [self._slot(a) for a in graph.outputs]
+        self.outputs = [self._slot(a) for a in self.graph.outputs]
         self.single = self._single_kernel()
+        if content is not None and self.single is not None:
+            keep(name, content, self.single.kernel, self.single.captured)
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """The simplified graph."""
+        return simplify(self._traced)
 
     def _slot(self, atom: Atom) -> int:
         found = self._slots.get(atom)
@@ -163,10 +216,7 @@ class Executable:
                 )
         produced = {v for n in self.graph.nodes for v in n.outputs}
         loose = [a for a in self.graph.outputs if a not in produced]
-        if loose or len(set(self.graph.outputs)) < len(self.graph.outputs):
-            self.copied = True
-        else:
-            self.copied = False
+        self.copied = bool(loose) or len(set(self.graph.outputs)) < len(self.graph.outputs)
 
     def _add_fused(self, nodes: list[Node], number: int) -> None:
         made = {v for n in nodes for v in n.outputs}
@@ -180,7 +230,7 @@ class Executable:
         if whole:
             outputs = list(dict.fromkeys(a for a in self.graph.outputs if a in made))
         graph = Graph(self.name, inputs, nodes, outputs)
-        step = FusedStep(f"{self.name}_{number}" if number else self.name, graph)
+        step = FusedStep.compiled(f"{self.name}_{number}" if number else self.name, graph)
         self.steps.append((step, [self._slot(a) for a in inputs], [self._slot(v) for v in outputs]))
 
     def _single_kernel(self) -> FusedStep | None:
@@ -212,6 +262,6 @@ class Executable:
         return results
 
     @property
-    def kernels(self) -> list[Emitted]:
+    def kernels(self) -> list[FusedStep]:
         """The fused kernels, in order."""
-        return [step.emitted for step, _, _ in self.steps if isinstance(step, FusedStep)]
+        return [step for step, _, _ in self.steps if isinstance(step, FusedStep)]

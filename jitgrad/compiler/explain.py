@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from jitgrad.compiler.chunks import is_worth_dividing
 from jitgrad.compiler.executable import Executable, FusedStep
 from jitgrad.compiler.fuse import Call, Loop, Plan
 from jitgrad.core.graph import Atom, Node
@@ -96,7 +95,7 @@ def explain(executable: Executable) -> Explanation:
     operations = sum(map(_operations, executable.graph.nodes))
     lines.append(f"  moves at least {moved} bytes, computes about {operations} floating-point operations")
     kernels = len(executable.kernels)
-    divided = [emitted.name for emitted in executable.kernels if is_worth_dividing(emitted)]
+    divided = [step.kernel.name for step in executable.kernels if step.kernel.divides]
     if divided:
         lines.append(f"  set_num_threads: threads can share {', '.join(divided)}")
     return Explanation(

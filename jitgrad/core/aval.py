@@ -50,7 +50,8 @@ def make_aval(shape: tuple[int, ...], dtype: np.dtype[Any], contiguous: bool = T
     if found is None:
         if len(_interned) >= _MOST_INTERNED:
             _interned.clear()
-        found = _interned[key] = ShapedArray(shape, dtype, contiguous)
+        shape = tuple(map(int, shape))  # an extent that knows whose it is would keep a whole graph alive
+        found = _interned[shape, dtype, contiguous] = ShapedArray(shape, dtype, contiguous)
     return found
 
 

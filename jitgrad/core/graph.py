@@ -41,6 +41,29 @@ class Extent(int):
         return int, (int(self),)
 
 
+class _OwnAval(ShapedArray):
+    """The aval of one traced value alone; its extents are made when they are asked for."""
+
+    __slots__ = ("_atom", "_extents")
+
+    def __init__(self, atom: Atom) -> None:
+        aval = atom.aval
+        self.dtype = aval.dtype
+        self.contiguous = True
+        self.ndim = aval.ndim
+        self.size = aval.size
+        self._atom = atom
+        self._extents: tuple[int, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Extents that remember whose they are."""
+        if self._extents is None:
+            atom = self._atom
+            self._extents = tuple([Extent(n, atom, i) for i, n in enumerate(atom.aval.shape)])
+        return self._extents
+
+
 class Constant:
     """A known value: a literal of the program, or an array that the traced function captured."""
 
@@ -106,6 +129,25 @@ class Graph:
         self.inputs.append(variable)
         return Tracer(self, variable)
 
+    def append(
+        self,
+        primitive: Primitive,
+        inputs: tuple[Atom, ...],
+        params: dict[str, Any],
+        avals: Sequence[ShapedArray],
+        where: str | None = None,
+        backward: bool = False,
+    ) -> tuple[Variable, ...]:
+        """Append a node; its results. Raises LeakedTracerError once tracing is over."""
+        if self.closed:
+            raise LeakedTracerError(
+                f"{primitive.name} at {where}: a value of the traced function {self.name} was used after its trace had ended; "
+                "return it instead of storing it"
+            )
+        outputs = tuple([Variable(a) for a in avals])
+        self.nodes.append(Node(primitive, inputs, params, outputs, where, backward))
+        return outputs
+
     def add(
         self,
         primitive: Primitive,
@@ -115,15 +157,8 @@ class Graph:
         where: str | None = None,
         backward: bool = False,
     ) -> list[Tracer]:
-        """Append a node; its results as tracers. Raises LeakedTracerError once tracing is over."""
-        if self.closed:
-            raise LeakedTracerError(
-                f"{primitive.name} at {where}: a value of the traced function {self.name} was used after its trace had ended; "
-                "return it instead of storing it"
-            )
-        outputs = tuple([Variable(a) for a in avals])
-        self.nodes.append(Node(primitive, inputs, params, outputs, where, backward))
-        return [Tracer(self, o) for o in outputs]
+        """``append``, with the results as tracers."""
+        return [Tracer(self, v) for v in self.append(primitive, inputs, params, avals, where, backward)]
 
     def capture(self, tracer: Tracer, source: Any) -> Atom:
         """A value of another graph, as a value of this one; most graphs take none and raise LeakedTracerError."""
@@ -236,7 +271,5 @@ class Tracer:
         """The aval of the tensors on it: never an interned one, by which plans for arrays would be found, and with extents
         that remember whose they are."""
         if self._own is None:
-            aval, atom = self.variable.aval, self.variable
-            shape = tuple([Extent(n, atom, i) for i, n in enumerate(aval.shape)])
-            self._own = ShapedArray(shape, aval.dtype, True)
+            self._own = _OwnAval(self.variable)
         return self._own

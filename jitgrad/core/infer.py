@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from jitgrad.core.primitive import Elementwise, Host, Primitive, Reduce, View
 from jitgrad.errors import ShapeError
 
 __all__ = ["broadcast", "infer"]
+
+_NOTHING: Final = bytes(16)  # what an element of a stand-in is made of
 
 
 def infer(primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, Any]) -> tuple[ShapedArray, ...]:
@@ -24,8 +26,9 @@ def infer(primitive: Primitive, avals: Sequence[ShapedArray], params: dict[str, 
             kept = tuple(n for i, n in enumerate(avals[0].shape) if i not in params["axes"])
             return (make_aval(kept, np.dtype(result_dtype(avals[0].dtype))),)
         case View(view=view):
-            stand_in = np.broadcast_to(np.zeros((), avals[0].dtype), avals[0].shape)
-            return (make_aval(view(stand_in, **params).shape, avals[0].dtype),)
+            shape, dtype = avals[0].shape, avals[0].dtype
+            stand_in: np.ndarray[Any, Any] = np.ndarray(shape, dtype, _NOTHING, 0, (0,) * len(shape))
+            return (make_aval(view(stand_in, **params).shape, dtype),)
         case Host(infer=rule):
             found = rule(*avals, **params)
             return (found,) if isinstance(found, ShapedArray) else tuple(found)
@@ -39,8 +42,13 @@ def broadcast(primitive: Primitive, avals: Sequence[ShapedArray]) -> tuple[int, 
             break
     else:
         return first
-    try:
-        return np.broadcast_shapes(*(a.shape for a in avals))
-    except ValueError:
-        shapes = " and ".join(str(a.shape) for a in avals)
-        raise ShapeError(f"{primitive.name}: shapes {shapes} do not broadcast together") from None
+    longest = max([len(a.shape) for a in avals])
+    found = [1] * longest
+    for aval in avals:
+        for i, n in enumerate(aval.shape, longest - len(aval.shape)):
+            if found[i] == 1:
+                found[i] = n
+            elif n not in (1, found[i]):
+                shapes = " and ".join(str(a.shape) for a in avals)
+                raise ShapeError(f"{primitive.name}: shapes {shapes} do not broadcast together")
+    return tuple(found)

@@ -179,7 +179,8 @@ Rule: TypeAlias = Partials | Linear | Bilinear | Custom
 
 
 class Primitive:
-    """One operation of the graph language, identified by its one object; ``name`` is for people."""
+    """One operation of the graph language, identified by its one object; ``name`` is for people, and with
+    ``definition``, the file and line of its code, for what is kept on disk."""
 
     __slots__ = ("definition", "differentiable", "impl", "name", "outputs", "plans", "rule")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,8 +17,9 @@ from jitgrad.autodiff.node import GradNode
 from jitgrad.autodiff.rules import Mask, is_plain, jvp, vjp
 from jitgrad.core.aval import ShapedArray, make_aval
 from jitgrad.core.dispatch import constant, wrap
-from jitgrad.core.graph import Constant, Graph, Variable
+from jitgrad.core.graph import Atom, Constant, Graph, Tracer, Variable, is_number
 from jitgrad.core.infer import infer
+from jitgrad.core.modes import grad_mode, in_backward
 from jitgrad.core.primitive import Custom, Elementwise, Host, Linear, Partials, Primitive, Value, View
 from jitgrad.core.trace import trace
 from jitgrad.eager.plans import (
@@ -31,7 +32,7 @@ from jitgrad.eager.plans import (
     operand_names,
     run,
 )
-from jitgrad.errors import DefinitionError
+from jitgrad.errors import DefinitionError, user_line
 from jitgrad.kernels.kernel import kernel_mode
 from jitgrad.kernels.loops import emit_elementwise
 from jitgrad.ops.linear import expand, sum_to
@@ -62,6 +63,9 @@ def kernel_source(primitive: Primitive, *dtypes: Any, backward: bool = False, la
     needs = tuple(i for i in range(count) if primitive.differentiable(i))
     differential = _differential(primitive, made, result, needs)
     return emit_elementwise(*differential.kernel, layout * len(differential.graph.inputs))
+
+
+_BELOW_THE_SWEEP: Final = 7  # frames from here to the sweep that runs a recorder, none of them the user's
 
 
 class _Differential:
@@ -107,6 +111,19 @@ class _Differential:
         if found is None:
             found = self._entries[key] = elementwise_entry(*self.kernel, layouts)
         return found
+
+    def into(self, graph: Graph, gradient: Atom, values: Sequence[Atom]) -> list[Atom]:
+        """Put the operations of the rule into a graph of larger values; the cotangents that it does not just pass on."""
+        if not self.graph.nodes:
+            return []
+        known: dict[Atom, Atom] = dict(zip(self.graph.inputs, [gradient, *[values[i] for i in self.keep]], strict=True))
+        where = user_line(_BELOW_THE_SWEEP) if graph.lines else None
+        for node in self.graph.nodes:
+            inputs = tuple([known.get(a, a) for a in node.inputs])
+            avals = infer(node.primitive, [a.aval for a in inputs], node.params)
+            made = graph.append(node.primitive, inputs, node.params, avals, where, in_backward.get())
+            known.update(zip(node.outputs, made, strict=True))
+        return [known.get(a, a) for a in self.graph.outputs]
 
 
 _differential = functools.cache(_Differential)
@@ -180,6 +197,7 @@ class Recorder:
         "_out_avals",
         "_program",
         "_reads",
+        "_splices",
         "_traced",
         "avals",
         "fresh",
@@ -217,11 +235,13 @@ class Recorder:
         )
         self.plain = False
         self.part: Callable[[Array], Array] | None = None
+        elementwise = isinstance(primitive.impl, Elementwise) and isinstance(rule, Partials)
+        self._splices = keep_all and elementwise and not self.masks
         if keep_all:  # what the rule reads need not be known
             self.keep = tuple(range(len(plan.avals) + self.outputs))
             self.run = _run_values
             self.fresh = (False,) * len(needs)
-        elif isinstance(primitive.impl, Elementwise) and isinstance(rule, Partials):
+        elif elementwise:
             dtypes = tuple(a.dtype for a in plan.avals)
             self._differential = differential = _differential(primitive, dtypes, plan.dtype, needs)
             self.keep = differential.keep
@@ -250,7 +270,7 @@ class Recorder:
         """The places in ``keep`` whose values the rule reads; the others may be overwritten."""
         if self._reads is None:
             if len(self.keep) == len(self.avals) + self.outputs and not isinstance(self.primitive.rule, Custom):
-                self._reads = recorder_for(self.plan, self.needs).keep
+                self._reads = Recorder(self.plan, self.needs).keep
             else:
                 self._reads = tuple(range(len(self.keep)))
         return self._reads
@@ -313,6 +333,10 @@ class Recorder:
 
     def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> list[tuple[Value, Mask | None] | None]:
         """The cotangents as tensors, with masks; ``record``: they can be differentiated again."""
+        if mask is None and self._splices and not (record and grad_mode.get()):
+            spliced = self._spliced(node, g)
+            if spliced is not None:
+                return spliced
         inputs, outs = self._held(node, record)
         out = outs[0] if self.outputs == 1 else tuple(outs)
         if self.outputs > 1:
@@ -322,6 +346,39 @@ class Recorder:
                 for x, y in zip(g, outs, strict=True)
             )
         return vjp(self.primitive, self.needs, g, mask, out, inputs, self.params)
+
+    def _spliced(self, node: GradNode, g: Any) -> list[tuple[Value, Mask | None] | None] | None:
+        """The cotangents of an elementwise operation on traced values, by the trace of its rule instead of the rule."""
+        tracer = g._value
+        if type(tracer) is not Tracer:
+            return None
+        graph = tracer.graph
+        values: list[Atom] = []
+        for value in node.residuals:
+            if type(value) is Tracer:
+                if value.graph is not graph:
+                    return None
+                values.append(value.variable)
+            elif is_number(value):
+                values.append(Constant(value))
+            else:
+                return None
+        differential = self._differential
+        if differential is None:
+            *dtypes, out = [v.aval.dtype for v in values]
+            differential = self._differential = _differential(self.primitive, tuple(dtypes), out, self.needs)
+        gradient = tracer.variable
+        made = iter(differential.into(graph, gradient, values))
+        found: list[tuple[Value, Mask | None] | None] = []
+        for i, passed in zip(self.needs, differential.passes, strict=True):
+            atom = gradient if passed else next(made)
+            if atom.aval.shape != gradient.aval.shape:  # the rule does more than can be said of one element
+                return None
+            cotangent = g if passed else wrap(Tracer(graph, atom))
+            if values[i].aval.shape != gradient.aval.shape:
+                cotangent = sum_to(cotangent, wrap(node.residuals[i]).shape)
+            found.append((cotangent, None))
+        return found
 
     def push(self, node: GradNode, tangents: Sequence[Value | None], record: bool) -> Any:
         """The tangent of the result (a tuple of them for several), given those of the operands ``needs``."""
@@ -335,7 +392,10 @@ class Recorder:
         """The operands and results that a node keeps, as tensors; ``record``: linked to where they came from."""
         count = len(self.avals)
         if len(self.keep) == count + self.outputs:
-            held: list[Any] = [None] * len(self.keep)
+            if not (record and grad_mode.get()):
+                held: list[Any] = [wrap(array) for array in node.residuals]
+                return held[:count], held[count:]
+            held = [None] * len(self.keep)
         else:
             held = [_Unkept(a) for a in (*self.avals, *self.out_avals)]
         for i, array in zip(self.keep, node.residuals, strict=True):

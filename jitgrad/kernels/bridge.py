@@ -10,7 +10,7 @@ import functools
 import linecache
 import pickle
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -204,7 +204,23 @@ def _without_aliases(flags: Any) -> Any:
 
 def serialize(result: CompileResult) -> bytes:
     """A compiled kernel as bytes."""
-    return bytes(dumps(result._reduce()))
+    (name, kind, (code, bitcode)), *rest = result._reduce()
+    return bytes(dumps(((name, kind, (code, _names_alone(bitcode))), *rest)))
+
+
+def _names_alone(bitcode: bytes) -> bytes:
+    """A module that defines what the given one shows to others, without its code.
+
+    Numba stores a library's bitcode with its machine code, so that others can inline it; nothing inlines kernels, and
+    parsing it took most of the time of loading one. Only which names it defines is asked for.
+    """
+    module = llvm.parse_bitcode(bitcode)
+    shown = [g for g in (*module.functions, *module.global_variables) if not g.is_declaration]
+    lines = [f'@"{g.name}" = global i8 0' for g in shown if g.linkage not in _HIDDEN]
+    return bytes(llvm.parse_assembly("\n".join(lines)).as_bitcode())
+
+
+_HIDDEN: Final = (llvm.Linkage.internal, llvm.Linkage.private, llvm.Linkage.appending)
 
 
 def is_storable(result: Any) -> bool:

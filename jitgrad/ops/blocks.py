@@ -22,7 +22,7 @@ from jitgrad.core.primitive import (
     Value,
     View,
 )
-from jitgrad.errors import DefinitionError, user_line
+from jitgrad.errors import DefinitionError
 
 __all__ = [
     "POSITIVE",
@@ -178,7 +178,7 @@ def elementwise(
                 tuple(masks) if masks is not None else (None,) * arity,
             )
         primitive = Primitive(
-            name, Elementwise(body, arity, result, fixed or {}, refuses), rule, definition=user_line(2)
+            name, Elementwise(body, arity, result, fixed or {}, refuses), rule, definition=_where(body)
         )
         domains = (domain,) * arity if isinstance(domain, Domain) else tuple(domain)
         return Operation(

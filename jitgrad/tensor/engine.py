@@ -10,7 +10,7 @@ import numpy as np
 
 from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.autodiff.reverse import fingerprints
-from jitgrad.core.aval import FLOAT64, FLOATS, ShapedArray, aval_of, check_dtype, make_aval, result_dtype
+from jitgrad.core.aval import FLOAT32, FLOAT64, FLOATS, ShapedArray, aval_of, check_dtype, make_aval, result_dtype
 from jitgrad.core.graph import Constant, Extent, Graph, Tracer, is_number
 from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner
@@ -147,6 +147,8 @@ def _constant(value: Any, dtype: np.dtype[Any]) -> Tensor:
 def _elementwise_operands(primitive: Primitive, impl: Elementwise, args: tuple[Any, ...]) -> list[Tensor]:
     """The operands in the one dtype that NumPy's promotion gives, each conversion recorded as an operation."""
     name, fixed = primitive.name, impl.fixed
+    if not fixed and (usual := _of_one_dtype(args)) is not None and usual[0]._aval.dtype.kind not in impl.refuses:
+        return usual
     converted: list[Any] = []
     for i, a in enumerate(args):
         kind = type(a)
@@ -175,6 +177,28 @@ def _elementwise_operands(primitive: Primitive, impl: Elementwise, args: tuple[A
             operands.append(_converted(a, wanted))
         else:
             operands.append(a)
+    return operands
+
+
+def _of_one_dtype(args: tuple[Any, ...]) -> list[Tensor] | None:
+    """The usual operands, tensors of one float dtype and Python numbers, as they are; None for others."""
+    first = args[0]
+    if type(first) is not Tensor or first._weak:
+        return None
+    dtype = first._aval.dtype
+    if dtype is not FLOAT64 and dtype is not FLOAT32:
+        return None
+    operands = [first]
+    for a in args[1:]:
+        kind = type(a)
+        if kind is Tensor:
+            if a._weak or a._aval.dtype is not dtype:
+                return None
+            operands.append(a)
+        elif kind is float or kind is int:
+            operands.append(_constant(a, dtype))
+        else:
+            return None
     return operands
 
 
@@ -291,25 +315,71 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
             if type(t._value) is Tracer and (graph is None or t._value.graph.depth > graph.depth):
                 graph = t._value.graph
         assert graph is not None
-    atoms = tuple([atom_of(t._value, graph, t) for t in operands])
-    avals = infer(primitive, [t._aval for t in operands], params)
-    tracers = graph.add(primitive, atoms, params, avals, user_line() if graph.lines else None, in_backward.get())
+    atoms, avals = [], []
+    numbers, tracked = True, False  # whether all operands are numbers of the program, and one is tracked
+    for t in operands:
+        value = t._value
+        if type(value) is Tracer:
+            atom = value.variable
+            atoms.append(atom if value.graph is graph else atom_of(value, graph, t))
+            avals.append(atom.aval)
+            numbers = numbers and t._weak
+        else:
+            atoms.append(atom_of(value, graph, t))
+            avals.append(t._aval)
+            numbers = numbers and (t._weak or is_number(value))
+        if t._edge is not None:
+            tracked = True
+    where = user_line() if graph.lines else None
+    outs = infer(primitive, avals, params)
+    tracers = graph.add(primitive, tuple(atoms), params, outs, where, in_backward.get())
     results = tuple([make(t, t.own_aval) for t in tracers])
-    if all(
-        t._weak or (isinstance(t._value, np.ndarray) and not t.ndim and not t._value.flags.writeable) for t in operands
-    ):
-        for result in results:  # numbers computed from numbers
+    if numbers:
+        for result in results:
             result._weak = True
     if type(primitive.impl) is View:
         share_traced(operands[0], results[0], (primitive, tuple(params.items())))
-    if primitive.rule is not None and grad_mode.get() and any(t._edge is not None for t in operands):
-        # a plan of its own: a cached one would be found again by the avals, and run
-        plan = Plan.of_traced(primitive, tuple([t._aval for t in operands]), params)
-        if graph is current_graph():
-            operands = [_lifted(t, a, graph) for t, a in zip(operands, atoms, strict=True)]
-        record(plan, operands, results, keep_all=True)
-        plan.recorders.clear()
+    if tracked and primitive.rule is not None and (mode := grad_mode.get()):
+        needs = _needs(primitive, operands, results, mode)
+        if needs:
+            if all(map(_is_plain, params.values())):
+                recorder = _traced_recorder(primitive, tuple(avals), needs, params)
+            else:  # they know whose extents they are, so that the recorder is nobody else's
+                recorder = _own_recorder(primitive, tuple(avals), needs, params)
+            if graph is current_graph():
+                operands = [_lifted(t, a, graph) for t, a in zip(operands, atoms, strict=True)]
+            _attach(recorder, needs, operands, results, mode)
     return results if primitive.outputs > 1 else results[0]
+
+
+def _own_recorder(
+    primitive: Primitive, avals: tuple[ShapedArray, ...], needs: tuple[int, ...], params: dict[str, Any]
+) -> Recorder:
+    """A recorder of traced values: its nodes keep all of them, which costs nothing."""
+    # with a plan of its own: a cached one would be found again by the avals, and run
+    return Recorder(Plan.of_traced(primitive, avals, params), needs, True)
+
+
+_traced_recorders: dict[Any, Recorder] = {}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a parameter says the same in every graph; equal ones are of one type."""
+    kind = type(value)
+    return kind is int or value is None or (kind is tuple and all(map(_is_plain, value)))
+
+
+def _traced_recorder(
+    primitive: Primitive, avals: tuple[ShapedArray, ...], needs: tuple[int, ...], params: dict[str, Any]
+) -> Recorder:
+    """The same, shared by all operations that are alike."""
+    key = (primitive, avals, needs, *params.items())
+    found = _traced_recorders.get(key)
+    if found is None:
+        if len(_traced_recorders) > 1024:
+            _traced_recorders.clear()
+        found = _traced_recorders[key] = _own_recorder(primitive, avals, needs, params)
+    return found
 
 
 def _lifted(tensor: Tensor, atom: Any, graph: Graph) -> Tensor:
@@ -321,31 +391,41 @@ def _lifted(tensor: Tensor, atom: Any, graph: Graph) -> Tensor:
     return lifted
 
 
-def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor], keep_all: bool = False) -> None:
-    """Give the results their place in the graph, if an operand is tracked and grad mode is on.
-
-    ``keep_all``: the node keeps every operand and result (of traced values, which cost nothing).
-    """
+def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Give the results their place in the graph, if an operand is tracked and grad mode is on."""
     mode = grad_mode.get()
-    if mode is True and len(operands) == 1 and not keep_all:
+    if mode is True and len(operands) == 1:
         recorder = plan.recorders.get(_FIRST)  # there is one only where the result is differentiable
         operand = operands[0]
         if recorder is not None and recorder.outputs == 1 and not operand._slot:
             result = results[0]
             result._edge = GradNode(recorder, (operand._edge,), _residuals(recorder, operands, results))
             return
-    primitive = plan.primitive
+    needs = _needs(plan.primitive, operands, results, mode)
+    if needs:
+        # a tangent reads the values that a cotangent reads, unless the two have rules of their own
+        recorder = recorder_for(plan, needs, mode == FORWARD and isinstance(plan.primitive.rule, Custom))
+        _attach(recorder, needs, operands, results, mode)
+
+
+def _needs(primitive: Primitive, operands: Sequence[Tensor], results: Sequence[Tensor], mode: Any) -> tuple[int, ...]:
+    """The operands that a gradient goes on to; where there is none, the results know why."""
     differentiable = primitive.differentiable
     needs = tuple([i for i, t in enumerate(operands) if t._edge is not None and differentiable(i)])
     if not mode or not needs:
         if any(t._edge is not None for t in operands):
             _explain(results, f"nondiff:{primitive.name}" if mode else "no_grad")
-        return
+        return ()
     if not any(r._aval.dtype.kind == "f" for r in results):
         _explain(results, f"nondiff:{primitive.name}")
-        return
-    # a tangent reads the values that a cotangent reads, unless the two have rules of their own
-    recorder = recorder_for(plan, needs, keep_all or (mode == FORWARD and isinstance(primitive.rule, Custom)))
+        return ()
+    return needs
+
+
+def _attach(
+    recorder: Recorder, needs: tuple[int, ...], operands: Sequence[Tensor], results: Sequence[Tensor], mode: Any
+) -> None:
+    """Make a node and hang the results on it."""
     residuals = _residuals(recorder, operands, results)
     edges = tuple([operands[i]._edge for i in needs])
     slots = tuple([operands[i]._slot for i in needs])

@@ -95,7 +95,9 @@ def get_item(tensor: Tensor, index: Any) -> Tensor:
 
 def _new_item(tensor: Tensor, index: Any, key: Any) -> Tensor:
     """``tensor[index]`` for a basic index that has no plan yet, or is wrong."""
-    if is_tracing() or isinstance(tensor._value, Tracer):
+    if type(tensor._value) is Tracer:
+        return getitem(tensor, index)  # type: ignore[no-any-return]
+    if is_tracing():
         return _any_item(tensor, index)
     basic = basic_index(plain_index(index), tensor.shape)
     assert basic is not None

@@ -16,7 +16,7 @@ from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.compiler.draw import Drawing, draw
 from jitgrad.compiler.executable import Executable
 from jitgrad.compiler.explain import Explanation, explain
-from jitgrad.compiler.passes import same_program, simplify
+from jitgrad.compiler.passes import same_program
 from jitgrad.config import overrides
 from jitgrad.core.aval import ShapedArray, aval_of, is_float, make_aval
 from jitgrad.core.collector import held_off
@@ -217,7 +217,7 @@ class JitFunction:
             with held_off():
                 found = self._compiled[key] = self._compile(arguments)
             if new and self._watch is not None:
-                kernels: set[Hashable] = {(k.source, k.signature) for k in found.executable.kernels}
+                kernels: set[Hashable] = {(s.kernel.source, s.kernel.signature) for s in found.executable.kernels}
                 self._watch.note(arguments.traits(), kernels)
         return found
 
@@ -274,7 +274,7 @@ class JitFunction:
         sources = {id(c.source): c.source for c in _captured(graph)}
         # what the function itself made requires grad inside of it alone
         outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
-        executable = Executable(f"{self._name}_kernel", simplify(graph))
+        executable = Executable(f"{self._name}_kernel", graph)
         return Compiled(
             graph, executable, structure, rest, outer, graph.reads or [], Bindings(self._function, outer, self._follows)
         )
@@ -392,7 +392,7 @@ class JitFunction:
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """The source of the kernels for these arguments, commented with the lines of the function that it comes from."""
-        return "\n".join(k.listing for k in self._lookup(self._bind(args, kwargs)).executable.kernels)
+        return "\n".join(s.emitted.listing for s in self._lookup(self._bind(args, kwargs)).executable.kernels)
 
 
 @dataclass

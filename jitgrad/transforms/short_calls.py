@@ -89,10 +89,10 @@ class ShortCalls:
         step = compiled.executable.single
         if step is None or compiled.reads or any(leaf is not None for leaf in compiled.leaves):
             return
-        returned = step.emitted.returned
+        returned = step.kernel.returned
         names = [
             f"results[{k}]" if k == returned or b.shape else f"plain(results[{k}])"
-            for k, b in enumerate(step.emitted.outputs)
+            for k, b in enumerate(step.kernel.outputs)
         ]
         text = _template(compiled.structure.unflatten([_Slot(n) for n in names]))
         if text is None:
