@@ -58,7 +58,7 @@ def axes_of(axis: Any, ndim: int, what: str = "axis") -> tuple[int, ...]:
 
 
 def reduced_axes(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
-    """``axes_of`` for a reduction: as in NumPy, a scalar may be reduced over its axis 0 or -1.
+    """``axes_of`` where a scalar has an axis 0 or -1 all the same, as for NumPy's sums, extrema and ``squeeze``.
 
     ``what`` names the operation in errors.
     """

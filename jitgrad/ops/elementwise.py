@@ -19,6 +19,7 @@ from jitgrad.core.aval import result_dtype
 from jitgrad.core.dispatch import as_value
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, DtypeError
+from jitgrad.ops.axes import index_of
 from jitgrad.ops.blocks import POSITIVE, REAL, Call, Domain, elementwise, operation, primitive_of
 from jitgrad.ops.linear import convert
 from jitgrad.ops.selection import where
@@ -501,6 +502,7 @@ def round(x: Any, decimals: int = 0) -> Value:
     tensor([0.13, 2.5 ])
     """
     x = as_value(x, "round")
+    decimals = index_of(decimals, "round: decimals")
     if x.dtype.kind == "b":
         raise DtypeError("round is not defined for bool operands; convert them first (.astype(...))")
     if x.dtype.kind != "f":

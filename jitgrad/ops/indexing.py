@@ -16,7 +16,7 @@ from jitgrad.ops.axes import axis_of
 from jitgrad.ops.blocks import Call, operation, uniform
 from jitgrad.ops.linear import BasicIndex, bounded, convert, expand, gather, permute, reshape_to, slice_view, take_at
 from jitgrad.ops.selection import where as choose
-from jitgrad.ops.shape import ravel
+from jitgrad.ops.shape import along, ravel
 
 __all__ = ["basic_index", "flat_positions", "getitem", "plain_index"]
 
@@ -312,10 +312,7 @@ def take(x: Any, indices: Any, axis: int | None = None, *, mode: str = "raise") 
     >>> jg.take([1.0, 2.0, 3.0], [2, 0])
     tensor([3., 1.])
     """
-    x = as_value(x, "take")
-    if axis is None:
-        x, axis = ravel(x), 0
-    at = axis_of(axis, x.ndim, "take: axis")
+    x, at = along(as_value(x, "take"), axis, "take")
     n = x.shape[at]
     chosen = _integers(indices, "take")
     if mode in ("wrap", "clip"):

@@ -14,7 +14,7 @@ from jitgrad.errors import ArgumentError, ShapeError, UnsupportedError
 from jitgrad.ops.axes import axis_of, index_of
 from jitgrad.ops.blocks import Call, operation, uniform
 from jitgrad.ops.linear import convert, expand, join, pile, place, reshape_to, slice_view, take_at
-from jitgrad.ops.shape import atleast_1d, atleast_2d, atleast_3d, ravel
+from jitgrad.ops.shape import along, atleast_1d, atleast_2d, atleast_3d, ravel
 
 Array = np.ndarray[Any, Any]
 _ALL = (None, None, None)
@@ -388,10 +388,7 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Value:
 
     Without an axis the flattened elements are repeated. Derivative: the cotangent, summed over the repetitions.
     """
-    x = as_value(x, "repeat")
-    if axis is None:
-        x, axis = ravel(x), 0
-    at = axis_of(axis, x.ndim, "repeat: axis")
+    x, at = along(as_value(x, "repeat"), axis, "repeat")
     n = x.shape[at]
     counts = _listed(repeats, "repeat")
     if any(c < 0 for c in counts):

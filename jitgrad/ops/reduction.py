@@ -15,7 +15,7 @@ from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.array_calls import axes_alike, rows
 from jitgrad.ops.array_calls import flat as flat_of
 from jitgrad.ops.array_primitives import array_call
-from jitgrad.ops.axes import dropped_shape, extent_of, from_rows, reduced_axes, rows_of
+from jitgrad.ops.axes import axes_of, dropped_shape, extent_of, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation, reduction
 from jitgrad.ops.linear import convert, flat, kept_shape, permute, reshape_to, spread, sum_over, wide
 from jitgrad.ops.recurrence import exclusive_products_vjp
@@ -126,7 +126,7 @@ def mean(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False
     tensor([2., 3.])
     """
     x = floating(as_value(x, "mean"), dtype, "mean")
-    axes = reduced_axes(axis, x.ndim, "mean")
+    axes = axes_of(axis, x.ndim, "mean: axis")
     return kept(mean_over(x, axes=axes), x, axes, keepdims)
 
 

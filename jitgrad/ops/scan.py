@@ -14,9 +14,10 @@ from jitgrad.ops.axes import axis_of, index_of
 from jitgrad.ops.blocks import Call, operation
 from jitgrad.ops.comparison import not_equal
 from jitgrad.ops.elementwise import subtract
-from jitgrad.ops.linear import convert, expand, join, reshape_to, slice_view, wide
+from jitgrad.ops.linear import convert, expand, join, slice_view, wide
 from jitgrad.ops.recurrence import cumulative_product, cumulative_sum_along
 from jitgrad.ops.reduction import Axis, cast
+from jitgrad.ops.shape import along
 
 __all__ = ["cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff"]
 
@@ -66,23 +67,10 @@ def _widened(x: Any, dtype: Any, what: str) -> Value:
     return x if dtype is None and x.dtype.kind == "f" else cast(x, wide(x.dtype) if dtype is None else dtype, what)
 
 
-def _flattened(x: Value, axis: Axis, what: str) -> tuple[Value, int]:
-    """NumPy's older functions run over all elements where there is no axis."""
-    if axis is None or x.ndim == 0:
-        if axis is not None:
-            axis_of(axis, 1, f"{what}: axis")
-        return x if x.ndim == 1 else reshape_to(x, shape=(x.size,)), 0
-    return x, axis_of(axis, x.ndim, f"{what}: axis")
-
-
-def _one_axis(x: Value, axis: Axis, what: str) -> int:
-    if axis is None:
-        if x.ndim != 1:
-            raise ArgumentError(
-                f"{what}: an array of shape {x.shape} needs an axis (only one with a single axis does not)"
-            )
-        return 0
-    return axis_of(axis, x.ndim, f"{what}: axis")
+def _one_axis(x: Value, axis: Axis, what: str) -> tuple[Value, int]:
+    if axis is None and x.ndim > 1:
+        raise ArgumentError(f"{what}: an array of shape {x.shape} needs an axis (only one with a single axis does not)")
+    return along(x, axis, what)
 
 
 def _with_initial(x: Value, axis: int, initial: float) -> Value:
@@ -101,7 +89,7 @@ def cumsum(x: Any, axis: Axis = None, dtype: Any = None) -> Value:
     >>> jg.cumsum([1.0, 2.0, 3.0])
     tensor([1., 3., 6.])
     """
-    x, number = _flattened(_widened(x, dtype, "cumsum"), axis, "cumsum")
+    x, number = along(_widened(x, dtype, "cumsum"), axis, "cumsum")
     return cumulative_sum_along(x, axis=number, reverse=False)
 
 
@@ -116,8 +104,7 @@ def cumulative_sum(x: Any, *, axis: int | None = None, dtype: Any = None, includ
     >>> jg.cumulative_sum([1.0, 2.0, 3.0], include_initial=True)
     tensor([0., 1., 3., 6.])
     """
-    x = _widened(x, dtype, "cumulative_sum")
-    number = _one_axis(x, axis, "cumulative_sum")
+    x, number = _one_axis(_widened(x, dtype, "cumulative_sum"), axis, "cumulative_sum")
     found = cumulative_sum_along(x, axis=number, reverse=False)
     return _with_initial(found, number, 0.0) if include_initial else found
 
@@ -133,7 +120,7 @@ def cumprod(x: Any, axis: Axis = None, dtype: Any = None) -> Value:
     >>> jg.cumprod([1.0, 2.0, 3.0])
     tensor([1., 2., 6.])
     """
-    x, number = _flattened(_widened(x, dtype, "cumprod"), axis, "cumprod")
+    x, number = along(_widened(x, dtype, "cumprod"), axis, "cumprod")
     return cumulative_product(x, axis=number, reverse=False)
 
 
@@ -147,8 +134,7 @@ def cumulative_prod(x: Any, *, axis: int | None = None, dtype: Any = None, inclu
     >>> jg.cumulative_prod([1.0, 2.0, 3.0], include_initial=True)
     tensor([1., 1., 2., 6.])
     """
-    x = _widened(x, dtype, "cumulative_prod")
-    number = _one_axis(x, axis, "cumulative_prod")
+    x, number = _one_axis(_widened(x, dtype, "cumulative_prod"), axis, "cumulative_prod")
     found = cumulative_product(x, axis=number, reverse=False)
     return _with_initial(found, number, 1.0) if include_initial else found
 
@@ -193,11 +179,11 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     times = index_of(n, "diff: n")
     if times < 0:
         raise ArgumentError(f"diff: n must not be negative, not {times}")
+    if times == 0:
+        return x
     if x.ndim == 0:
         raise ShapeError("diff needs at least one axis, not a scalar")
     number = axis_of(axis, x.ndim, "diff: axis")
-    if times == 0:
-        return x
     parts = [x]
     if prepend is not None:
         parts.insert(0, _edge(prepend, x, number, "prepend"))

@@ -12,7 +12,7 @@ from jitgrad.core.aval import check_dtype
 from jitgrad.core.dispatch import as_value, is_value
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError
-from jitgrad.ops.axes import axes_of, axis_of, index_of, shape_of
+from jitgrad.ops.axes import axes_of, axis_of, index_of, reduced_axes, shape_of
 from jitgrad.ops.blocks import Call, operation, uniform
 from jitgrad.ops.linear import convert, copy_of, diagonal_view, expand, flip_view, permute, place_diagonal, reshape_to
 from jitgrad.ops.selection import where
@@ -72,6 +72,19 @@ def stop_gradient(x: Any) -> Value:
     3.0
     """
     return as_value(x, "stop_gradient").detach()
+
+
+def along(x: Value, axis: Any, what: str) -> tuple[Value, int]:
+    """An array and one axis of it, for functions that take all elements in C order where the axis is None.
+
+    As in NumPy's functions of this kind, a scalar counts as one element along an axis. ``what`` names the operation in
+    errors.
+    """
+    if axis is None:
+        return x if x.ndim == 1 else reshape_to(x, shape=(x.size,)), 0
+    if x.ndim == 0:
+        x = reshape_to(x, shape=(1,))
+    return x, axis_of(axis, x.ndim, f"{what}: axis")
 
 
 # --------------------------------------------------------------------------- other extents
@@ -213,7 +226,7 @@ def squeeze(x: Any, axis: Any = None) -> Value:
     Raises ShapeError where a named axis has another extent. Derivative: the cotangent with these axes.
     """
     x = as_value(x, "squeeze")
-    dropped = axes_of(axis, x.ndim, "squeeze: axis")
+    dropped = reduced_axes(axis, x.ndim, "squeeze")
     if axis is not None and any(x.shape[i] != 1 for i in dropped):
         raise ShapeError(f"squeeze: axis {axis} of shape {x.shape} has an extent other than 1")
     return reshape_to(x, shape=tuple(n for i, n in enumerate(x.shape) if n != 1 or i not in dropped))

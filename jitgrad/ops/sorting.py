@@ -13,10 +13,11 @@ from jitgrad.errors import ArgumentError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel, KernelPart
 from jitgrad.ops.array_calls import axes_alike, slabs, whole
 from jitgrad.ops.array_calls import flat as flat_of
-from jitgrad.ops.axes import axis_of, flat_offsets, from_rows, rows_of
+from jitgrad.ops.axes import flat_offsets, from_rows, index_of, rows_of
 from jitgrad.ops.blocks import Call, host, operation
-from jitgrad.ops.linear import gather, reshape_to, scatter_add
+from jitgrad.ops.linear import gather, scatter_add
 from jitgrad.ops.reduction import Axis
+from jitgrad.ops.shape import along
 
 __all__ = ["argsort", "searchsorted", "sort"]
 
@@ -183,15 +184,6 @@ def _argsort_reference(x: Any, axis: Any = -1, *, descending: bool = False, stab
     return np.lexsort((-number, ~missing) if descending else (number, missing), axis=axis)
 
 
-def _along(x: Any, axis: Axis, what: str) -> tuple[Value, int]:
-    x = as_value(x, what)
-    if axis is None:
-        return x if x.ndim == 1 else reshape_to(x, shape=(x.size,)), 0
-    if x.ndim == 0:
-        raise ShapeError(f"{what} along axis {axis}: a scalar has no axis")
-    return x, axis_of(axis, x.ndim, f"{what}: axis")
-
-
 @operation(samples=_sort_samples, reference=_sort_reference)
 def sort(x: Any, axis: Axis = -1, *, descending: bool = False, stable: bool = True) -> Value:
     """A sorted copy along an axis (the last by default; None: of all elements). NaN counts as greatest.
@@ -203,7 +195,10 @@ def sort(x: Any, axis: Axis = -1, *, descending: bool = False, stable: bool = Tr
     >>> jg.sort([3.0, 1.0, 2.0], descending=True)
     tensor([3., 2., 1.])
     """
-    x, number = _along(x, axis, "sort")
+    x = as_value(x, "sort")
+    if axis is not None and x.ndim == 0:  # though argsort and others count a scalar as one element
+        raise ShapeError(f"sort along axis {index_of(axis, 'sort: axis')}: a scalar has no axis")
+    x, number = along(x, axis, "sort")
     return sorted_values(x, axis=number, descending=bool(descending), stable=bool(stable))
 
 
@@ -211,14 +206,14 @@ def sort(x: Any, axis: Axis = -1, *, descending: bool = False, stable: bool = Tr
 def argsort(x: Any, axis: Axis = -1, *, descending: bool = False, stable: bool = True) -> Value:
     """The indices (int64) that sort along an axis (the last by default; None: all elements in C order).
 
-    Equal elements keep their order where ``stable``; NaN counts as greatest. Raises ShapeError for a scalar. Not
-    differentiable.
+    Equal elements keep their order where ``stable``; NaN counts as greatest. A scalar counts as one element.
+    Not differentiable.
 
     >>> import jitgrad as jg
     >>> jg.argsort([3.0, 1.0, 2.0])
     tensor([1, 2, 0])
     """
-    x, number = _along(x, axis, "argsort")
+    x, number = along(as_value(x, "argsort"), axis, "argsort")
     return sorting_order(x, axis=number, descending=bool(descending), stable=bool(stable))
 
 

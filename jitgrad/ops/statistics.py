@@ -13,7 +13,7 @@ from jitgrad.core.primitive import ArrayCall, Folded, Value
 from jitgrad.errors import ArgumentError, NotDifferentiableError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.array_calls import slabs
-from jitgrad.ops.axes import dropped_shape, extent_of, flat_offsets, from_rows, reduced_axes, rows_of
+from jitgrad.ops.axes import axes_of, dropped_shape, extent_of, flat_offsets, from_rows, rows_of
 from jitgrad.ops.blocks import Call, host, operation, primitive_of
 from jitgrad.ops.comparison import equal
 from jitgrad.ops.elementwise import floor_divide, remainder, sqrt
@@ -246,7 +246,7 @@ def var(
     tensor(1.25)
     """
     x = floating(as_value(x, "var"), dtype, "var")
-    axes = reduced_axes(axis, x.ndim, "var")
+    axes = axes_of(axis, x.ndim, "var: axis")
     return kept(var_over(x, axes=axes, correction=_correction(ddof, correction, "var")), x, axes, keepdims)
 
 
@@ -270,7 +270,7 @@ def std(
     tensor(1.)
     """
     x = floating(as_value(x, "std"), dtype, "std")
-    axes = reduced_axes(axis, x.ndim, "std")
+    axes = axes_of(axis, x.ndim, "std: axis")
     return kept(std_over(x, axes=axes, correction=_correction(ddof, correction, "std")), x, axes, keepdims)
 
 
@@ -372,7 +372,7 @@ def median(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     tensor(3.)
     """
     x = floating(as_value(x, "median"), None, "median")
-    axes = reduced_axes(axis, x.ndim, "median")
+    axes = axes_of(axis, x.ndim, "median: axis")
     n = extent_of(x.shape, axes)
     if n == 0:
         return kept(_not_a_number(x, axes), x, axes, keepdims)
@@ -402,7 +402,7 @@ def _quantile_samples(rng: np.random.Generator) -> list[Call]:
 def _quantile_reference(x: Any, q: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """By sorting; NumPy's own gives NaN, or an infinity, next to infinite elements."""
     x, q = np.asarray(x, np.float64), np.asarray(q)
-    axes = reduced_axes(axis, x.ndim, "quantile")
+    axes = axes_of(axis, x.ndim, "quantile: axis")
     rows = np.sort(rows_of(x, axes), axis=1)
     places = q.reshape(-1) * (rows.shape[1] - 1.0)
     below = np.floor(places).astype(int)
@@ -431,7 +431,7 @@ def quantile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Va
     wanted = _constant(q, "quantile: q")
     if not np.all((wanted >= 0) & (wanted <= 1)):
         raise ArgumentError(f"quantile: q must lie in [0, 1], not {q}")
-    axes = reduced_axes(axis, x.ndim, "quantile")
+    axes = axes_of(axis, x.ndim, "quantile: axis")
     n = extent_of(x.shape, axes)
     rest = kept_shape(x.shape, axes) if keepdims else dropped_shape(x.shape, axes)
     if n == 0:
@@ -498,7 +498,7 @@ def average(x: Any, axis: Axis = None, weights: Any = None, *, keepdims: bool = 
     tensor(2.)
     """
     x = floating(as_value(x, "average"), None, "average")
-    axes = reduced_axes(axis, x.ndim, "average")
+    axes = axes_of(axis, x.ndim, "average: axis")
     if weights is None:
         return kept(mean_over(x, axes=axes), x, axes, keepdims)
     w = floating(as_value(weights, "average: weights"), None, "average: weights")
