@@ -20,6 +20,7 @@ __all__ = [
     "flat_offsets",
     "from_rows",
     "index_of",
+    "integer_of",
     "outer_inner",
     "reduced_axes",
     "rows_of",
@@ -32,14 +33,21 @@ Array = np.ndarray[Any, Any]
 def index_of(value: Any, what: str) -> int:
     """A Python int of anything that is an integer, or an error that says what it was for."""
     try:
-        return operator.index(value)
+        return int(value) if isinstance(value, bool) else operator.index(value)
     except TypeError:
         raise UnsupportedError(f"{what} must be an integer, not {value!r}") from None
 
 
+def integer_of(value: Any, what: str) -> int:
+    """``index_of`` where a bool is a mistake: ``x.sum(True)`` names no axis."""
+    if isinstance(value, bool):
+        raise UnsupportedError(f"{what} must be an integer, not the bool {value}")
+    return value if type(value) is int else index_of(value, what)
+
+
 def axis_of(axis: Any, ndim: int, what: str = "axis") -> int:
-    """A non-negative axis."""
-    number = index_of(axis, what)
+    """A non-negative axis; bools are none."""
+    number = integer_of(axis, what)
     if not -ndim <= number < ndim:
         raise ShapeError(f"{what} {number} is out of bounds for an array with {ndim} axes")
     return number + ndim if number < 0 else number
@@ -66,16 +74,16 @@ def reduced_axes(axis: Any, ndim: int, what: str) -> tuple[int, ...]:
         ndim == 0
         and not isinstance(axis, tuple | list)
         and axis is not None
-        and index_of(axis, f"axis of {what}") in (0, -1)
+        and integer_of(axis, f"{what}: axis") in (0, -1)
     ):
         return ()
     return axes_of(axis, ndim, f"{what}: axis")
 
 
 def shape_of(shape: Any, what: str = "shape") -> tuple[int, ...]:
-    """A tuple of ints of a shape or a single extent."""
+    """A tuple of ints of a shape or a single extent; bools are no extents."""
     items: Sequence[Any] = shape if isinstance(shape, tuple | list) else (shape,)
-    return tuple(index_of(n, what) for n in items)
+    return tuple(integer_of(n, what) for n in items)
 
 
 # --------------------------------------------------------------------------- layouts for array kernels

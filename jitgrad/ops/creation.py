@@ -12,7 +12,7 @@ from jitgrad.core.graph import Constant, Tracer
 from jitgrad.core.primitive import Value
 from jitgrad.core.trace import current_graph
 from jitgrad.errors import ArgumentError, ShapeError, UnsupportedError
-from jitgrad.ops.axes import axis_of, index_of
+from jitgrad.ops.axes import axis_of, index_of, integer_of
 from jitgrad.ops.blocks import Call, operation
 from jitgrad.ops.joining import stack
 from jitgrad.ops.linear import convert, copy_of, expand
@@ -296,7 +296,7 @@ def geomspace(
 
 
 def _extent(value: Any, what: str) -> int:
-    n = index_of(value, what)
+    n = integer_of(value, what)
     if n < 0:
         raise ShapeError(f"{what} cannot be negative, it is {n}")
     return n

@@ -12,7 +12,7 @@ from jitgrad.core.aval import result_dtype
 from jitgrad.core.dispatch import as_value, wrap
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError
-from jitgrad.ops.axes import index_of
+from jitgrad.ops.axes import integer_of
 from jitgrad.ops.blocks import Call, operation, uniform
 from jitgrad.ops.elementwise import multiply
 from jitgrad.ops.linear import convert, gather, reshape_to, sum_over
@@ -49,7 +49,7 @@ def _parsed(operands: tuple[Any, ...]) -> tuple[list[Value], list[list[Any]], li
 def _sublist(items: Any) -> list[Any]:
     if not isinstance(items, list | tuple):
         raise ArgumentError(f"einsum: subscripts must be a string, or a list after each operand, not {items!r}")
-    return [i if i is Ellipsis else index_of(i, "an index of einsum") for i in items]
+    return [i if i is Ellipsis else integer_of(i, "an index of einsum") for i in items]
 
 
 def _term(text: str, whole: str) -> list[Any]:

@@ -370,7 +370,7 @@ def tile(x: Any, reps: Any) -> Value:
 
 
 def _listed(values: Any, what: str) -> list[int]:
-    found: list[int] = np.atleast_1d(_numbers(values, what)).tolist()
+    found: list[int] = np.atleast_1d(_numbers(values, what)).astype(np.int64).tolist()
     return found
 
 
