@@ -1719,3 +1719,97 @@ def test_writes_through_detached_aliases_have_gradients(function: Any) -> None:
     ):
         for g, expected in zip(found, wanted, strict=True):
             np.testing.assert_allclose(g, expected, rtol=1e-13, atol=1e-14)
+
+
+# --------------------------------------------------------------------------- the cycle collector
+
+
+class TestCollector:
+    """It is held off while a function is traced; what the function says about it stays."""
+
+    @pytest.fixture(autouse=True)
+    def _as_before(self) -> Iterator[None]:
+        thresholds = gc.get_threshold()
+        assert gc.isenabled()
+        yield
+        gc.enable()
+        gc.set_threshold(*thresholds)
+
+    def test_nothing_is_collected_while_a_function_is_traced(self) -> None:
+        seen = []
+        gc.callbacks.append(lambda phase, info: seen.append(phase))
+
+        def f(x: Any) -> Any:
+            seen.clear()
+            held = [[] for _ in range(10_000)]
+            assert not seen
+            return x * len(held)
+
+        before = gc.get_threshold()
+        try:
+            assert jit(f)(1.0) == 10_000.0
+        finally:
+            gc.callbacks.pop()
+        assert gc.get_threshold() == before
+
+    @pytest.mark.parametrize("on", [True, False])
+    def test_it_stays_as_it_was(self, on: bool) -> None:
+        if not on:
+            gc.disable()
+        seen = []
+
+        def f(x: Any) -> Any:
+            seen.append(gc.isenabled())
+            return x * 2.0
+
+        assert jit(f)(1.0) == 2.0
+        assert seen == [on]
+        assert gc.isenabled() is on
+
+    @pytest.mark.parametrize("before", [True, False])
+    @pytest.mark.parametrize("after", [True, False])
+    def test_it_is_what_the_traced_function_made_it(self, before: bool, after: bool) -> None:
+        def f(x: Any) -> Any:
+            (gc.enable if after else gc.disable)()
+            return x * 2.0
+
+        (gc.enable if before else gc.disable)()
+        assert jit(f)(1.0) == 2.0
+        assert gc.isenabled() is after
+        assert gc.get_threshold()[0] > 0
+
+    def test_a_pause_inside(self) -> None:
+        def f(x: Any) -> Any:
+            was = gc.isenabled()
+            gc.disable()
+            x = x * 2.0
+            if was:
+                gc.enable()
+            return x
+
+        assert jit(f)(1.0) == 2.0
+        assert gc.isenabled()
+
+    def test_thresholds_of_the_traced_function(self) -> None:
+        def f(x: Any) -> Any:
+            gc.set_threshold(77, 7, 7)
+            return x * 2.0
+
+        assert jit(f)(1.0) == 2.0
+        assert gc.get_threshold()[0] == 77
+
+    def test_nested_traces_and_errors(self) -> None:
+        before = gc.get_threshold()
+        inner = jit(lambda x: x * 3.0)
+
+        def f(x: Any) -> Any:
+            jit(lambda y: y + 1.0)(np.ones(2))
+            if x.ndim:
+                raise ValueError("mine")
+            return inner(x)
+
+        assert jit(f)(1.0) == 3.0
+        with pytest.raises(ValueError, match="mine"):
+            jit(f)(np.ones(2))
+        assert gc.get_threshold() == before
+        assert gc.isenabled()

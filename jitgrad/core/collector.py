@@ -12,19 +12,42 @@ __all__ = ["held_off"]
 
 
 class _Holds:
-    """How many blocks hold the collector off, in all threads."""
+    """How many blocks hold the collector off, in all threads.
+
+    By its thresholds, of which the first 0 means never: what ``gc.disable`` and ``gc.enable`` say belongs to the user's
+    code, which may call them inside.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.count = 0
-        self.resumes = False  # it was on when the first of them began
+        self.thresholds: tuple[int, ...] = ()  # as they were when the first of them began
+
+    def begin(self) -> None:
+        """One more."""
+        with self.lock:
+            self.count += 1
+            if self.count == 1:
+                self.thresholds = gc.get_threshold()
+                gc.set_threshold(0, *self.thresholds[1:])
+
+    def end(self) -> None:
+        """One less."""
+        with self.lock:
+            if self.count == 1:
+                self._restore()
+            self.count = max(0, self.count - 1)
 
     def forget(self) -> None:
         """In a forked child, where the other threads that hold it off do not exist."""
         self.lock = threading.Lock()
-        if self.count and self.resumes:
-            gc.enable()
+        if self.count:
+            self._restore()
         self.count = 0
+
+    def _restore(self) -> None:
+        if gc.get_threshold()[0] == 0:  # else the user's code has set them meanwhile
+            gc.set_threshold(*self.thresholds)
 
 
 _holds = _Holds()
@@ -36,15 +59,8 @@ if hasattr(os, "register_at_fork"):
 def held_off() -> Iterator[None]:
     """No cycle collection inside: all that is built there is in use, and a full collection looks at every object of the
     process, which takes as long as a trace of a thousand operations."""
-    with _holds.lock:
-        _holds.count += 1
-        if _holds.count == 1:
-            _holds.resumes = gc.isenabled()
-            gc.disable()
+    _holds.begin()
     try:
         yield
     finally:
-        with _holds.lock:
-            if _holds.count == 1 and _holds.resumes:
-                gc.enable()
-            _holds.count = max(0, _holds.count - 1)
+        _holds.end()
