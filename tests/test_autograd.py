@@ -531,6 +531,73 @@ class TestFunction:
         with pytest.raises(NotDifferentiableError):
             g.sum().backward()
 
+    def test_once_differentiable_in_transforms(self):
+        """The first derivative is right wherever it is taken, compiled or not; the second raises wherever it is."""
+
+        class Square(Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * x
+
+            @staticmethod
+            @once_differentiable
+            def backward(ctx, g):
+                (x,) = ctx.saved_tensors
+                return g * 2.0 * x
+
+        def f(x):
+            return np.sin(Square.apply(x)).sum()
+
+        def tape(f, x):
+            x = jg.tensor(x, requires_grad=True)
+            f(x).backward()
+            return x.grad
+
+        x = np.array([0.3, 0.7, -1.2])
+        first = 2 * x * np.cos(x * x)
+        for found in (
+            jg.grad(f)(x),
+            jg.jit(jg.grad(f))(x),
+            jg.grad(jg.jit(f))(x),
+            jg.jit(jg.grad(jg.jit(f)))(x),
+            jg.jit(jg.value_and_grad(f))(x)[1],
+            jg.grad(jg.checkpoint(f))(x),
+            jg.vmap(jg.grad(f))(x[:, None])[:, 0],
+            jg.jit(jg.vmap(jg.grad(f)))(x[:, None])[:, 0],
+            np.diagonal(jg.jit(jg.jacrev(lambda x: np.sin(Square.apply(x))))(x)),
+            tape(jg.jit(f), x).numpy(),
+        ):
+            np.testing.assert_allclose(found, first, rtol=1e-14)
+
+        def again(f):
+            return lambda x: jg.grad(f)(x).sum()
+
+        def graph_of(f):
+            def second(x):
+                x = jg.tensor(x, requires_grad=True)
+                (g,) = grad(f(x), x, create_graph=True)
+                np.testing.assert_allclose(g.detach().numpy(), first, rtol=1e-14)
+                g.sum().backward()
+
+            return second
+
+        for second in (
+            jg.grad(again(f)),
+            jg.jit(jg.grad(again(f))),
+            jg.grad(jg.jit(again(f))),
+            jg.grad(again(jg.jit(f))),
+            jg.jacrev(jg.grad(f)),
+            jg.jit(jg.jacrev(jg.jit(jg.grad(f)))),
+            graph_of(f),
+            graph_of(jg.jit(f)),
+        ):
+            with pytest.raises(NotDifferentiableError, match="once_differentiable"):
+                second(x)
+        for forward in (jg.jacfwd(f), jg.hessian(f), jg.jit(jg.hessian(f)), lambda x: jg.hvp(f)(x, x)):
+            with pytest.raises(NotDifferentiableError):
+                forward(x)
+
     def test_mark_non_differentiable(self):
         class SortedWithOrder(Function):
             @staticmethod

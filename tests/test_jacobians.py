@@ -449,3 +449,134 @@ def test_jacobians_of_random_programs(program: Program, seed: int) -> None:
                     assert np.shape(block) == (*size, *a.shape)
                     found += (np.tensordot(block, d, a.ndim) * weights).sum()
                 assert abs(found - slope) <= 10 * error + 1e-9 * max(1.0, abs(slope))
+
+
+# ------------------------------------------------------------------------------------------ parts at traced positions
+
+
+def _part(y: Any, i: Any) -> Any:
+    """``y[i]`` as a view; NumPy makes a number of it unless told otherwise."""
+    return y[i, ...] if isinstance(y, np.ndarray) else y[i]
+
+
+def _least_doubled(x: Any) -> Any:
+    y = x * x + x
+    v = _part(y, np.argmin(y))
+    v *= 2
+    return y
+
+
+def _greatest_by_the_first(x: Any) -> Any:
+    y = np.sin(x)
+    v = _part(y, np.argmax(y))
+    v += y[0] * v
+    return y * y
+
+
+def _row_scaled(x: Any) -> Any:
+    y = (x * x).reshape(3, 2)
+    v = _part(y, np.argmin(y.sum(axis=1)))
+    v *= x[:2]
+    return y.sum(axis=0) * v
+
+
+def _part_of_a_part(x: Any) -> Any:
+    y = (x * 1.0).reshape(2, 3)
+    v = _part(y, np.argmax(y[:, 0]))
+    w = _part(v, np.argmin(v))
+    w *= w
+    return y * v.sum()
+
+
+def _read_after_the_base_is_written(x: Any) -> Any:
+    y = x * 3.0
+    v = _part(y, np.argmin(y))
+    y *= y
+    return v * x
+
+
+def _part_of_a_slice(x: Any) -> Any:
+    y = x * 1.5
+    s = y[1:4]
+    v = _part(s, np.argmax(s))
+    v -= np.exp(v)
+    return np.cumsum(y) * s.sum()
+
+
+def _set_and_scaled(x: Any) -> Any:
+    y = x * 2.0
+    i = np.argmin(y)
+    y[i] = y[i - 1] * y[i]
+    y[i] *= 2
+    return y * y
+
+
+def _several_times(x: Any) -> Any:
+    y = x * 2.0
+    for _ in range(3):
+        v = _part(y, np.argmax(y))
+        v *= 0.3
+    return y * y
+
+
+def _two_views_of_one_part(x: Any) -> Any:
+    y = x * 1.0
+    a, b = _part(y, np.argmin(y)), _part(y, np.argmin(y))
+    a *= 2
+    b *= x[1]
+    return y * a
+
+
+AT_TRACED_POSITIONS = (
+    _least_doubled,
+    _greatest_by_the_first,
+    _row_scaled,
+    _part_of_a_part,
+    _read_after_the_base_is_written,
+    _part_of_a_slice,
+    _set_and_scaled,
+    _several_times,
+    _two_views_of_one_part,
+)
+
+
+def _slopes(f: Any, x: Array, step: float) -> Array:
+    """Central differences, the argument's axis last."""
+    steps = step * np.eye(x.size)
+    return np.stack([np.asarray(f(x + h)) - np.asarray(f(x - h)) for h in steps], axis=-1) / (2 * step)
+
+
+@pytest.mark.parametrize("f", AT_TRACED_POSITIONS)
+def test_writes_to_views_at_traced_positions(f: Any) -> None:
+    """Values from NumPy, whose views are written by the same code, and derivatives from differences of these."""
+    batch = 1.3 * np.random.default_rng(0).normal(size=(3, 6))
+    x = batch[0]
+
+    def total(x: Any) -> Any:
+        return np.sum(np.sin(f(x)))
+
+    def gradients(x: Any) -> Any:
+        return jg.vmap(jg.grad(total))(x)
+
+    jacobian = _slopes(f, x, 1e-6)
+    hessian = _slopes(lambda x: _slopes(total, x, 1e-4), x, 1e-4)
+    values = np.stack([f(row) for row in batch])
+    by_rows = np.stack([_slopes(total, row, 1e-6) for row in batch])
+    for found, wanted, tolerance in (
+        (jg.jit(f)(x), values[0], 1e-13),
+        (jg.jit(jg.vmap(f))(batch), values, 1e-13),
+        (jg.vmap(f)(batch), values, 1e-13),
+        (jg.jacrev(f)(x), jacobian, 1e-7),
+        (jg.jacfwd(f)(x), jacobian, 1e-7),
+        (jg.jit(jg.jacrev(f))(x), jacobian, 1e-7),
+        (jg.jit(jg.jacfwd(f))(x), jacobian, 1e-7),
+        (jg.jacrev(jg.jit(f))(x), jacobian, 1e-7),
+        (jg.hessian(total)(x), hessian, 1e-5),
+        (jg.jit(jg.hessian(total))(x), hessian, 1e-5),
+        (gradients(batch), by_rows, 1e-7),
+        (jg.jit(gradients)(batch), by_rows, 1e-7),
+        (jg.grad(lambda x: np.sum(np.sin(jg.vmap(f)(x))))(batch), by_rows, 1e-7),
+        (jg.jit(jg.vmap(jg.jacfwd(f)))(batch)[0], jacobian, 1e-7),
+        (jg.jit(jg.vmap(jg.hessian(total)))(batch)[0], hessian, 1e-5),
+    ):
+        close(found, wanted, tolerance)

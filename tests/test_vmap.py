@@ -553,3 +553,113 @@ def test_a_network() -> None:
         found = f(weights, X, labels)
         for k, part in enumerate(found):
             np.testing.assert_allclose(part, np.stack([w[k] for w in wanted]), rtol=1e-12, atol=1e-13)
+
+
+# ------------------------------------------------------------------------------------------ values and histories that part
+
+
+def _scaled_alias(y: Any, x: Any) -> Any:
+    v = y.detach()
+    v *= 3.0
+    return y
+
+
+def _alias_of_a_part(y: Any, x: Any) -> Any:
+    v = y.detach()[1:]
+    v -= 1.0
+    return y
+
+
+def _alias_at_a_traced_position(y: Any, x: Any) -> Any:
+    v = y.detach()[np.argmin(y)]
+    v *= 3.0
+    return y
+
+
+def _written_at_a_traced_position(y: Any, x: Any) -> Any:
+    y.detach()[np.argmin(y)] = 1.5
+    return y
+
+
+def _tracked_into_the_alias(y: Any, x: Any) -> Any:
+    v = y.detach()
+    v *= x
+    return v * v + y
+
+
+def _without_grad(y: Any, x: Any) -> Any:
+    with jg.no_grad():
+        y[0] = 1.5
+    return y
+
+
+def _without_grad_under_a_view(y: Any, x: Any) -> Any:
+    z = y[1:]
+    with jg.no_grad():
+        y[np.argmin(y)] = 1.5
+    return y + z.sum()
+
+
+def _cut(y: Any, x: Any) -> Any:
+    z = y * y
+    w = z * 3.0
+    z.detach_()
+    return z * w + z * y
+
+
+PARTED = (
+    _scaled_alias,
+    _alias_of_a_part,
+    _alias_at_a_traced_position,
+    _written_at_a_traced_position,
+    _tracked_into_the_alias,
+    _without_grad,
+    _without_grad_under_a_view,
+    _cut,
+)
+
+
+@pytest.mark.parametrize("write", PARTED)
+def test_values_and_histories_that_part(write: Callable[[Any, Any], Any]) -> None:
+    """A write that the history does not see (PyTorch's too): the gradient is that of each element by itself, on the tape."""
+
+    def f(x: Any) -> Any:
+        y = x * 2.0
+        return write(y, x) ** 2
+
+    def alone(x: Array) -> Array:
+        leaf = jg.tensor(x, requires_grad=True)
+        f(leaf).sum().backward()
+        return leaf.grad.numpy()
+
+    def whole(x: Any) -> Any:
+        return np.sum(jg.vmap(f)(x))
+
+    expected = looped(alone, X)
+    assert np.abs(expected).max() > 1.0
+    np.testing.assert_allclose(jg.vmap(f)(X), looped(lambda x: f(jg.tensor(x)).numpy(), X), rtol=1e-14)
+    for found in (
+        jg.grad(whole)(X),
+        jg.grad(jg.jit(whole))(X),
+        jg.jit(jg.grad(whole))(X),
+        jg.vmap(jg.grad(lambda x: np.sum(f(x))))(X),
+        jg.jacfwd(jg.vmap(f))(X).sum(axis=(0, 1)),
+        jg.jacrev(jg.vmap(f))(X).sum(axis=(0, 1)),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
+    leaf = jg.tensor(X, requires_grad=True)
+    jg.vmap(f)(leaf).sum().backward()
+    np.testing.assert_allclose(leaf.grad.numpy(), expected, rtol=1e-13)
+
+
+def test_values_and_histories_of_captured_tensors_part() -> None:
+    weights = jg.tensor(V, requires_grad=True)
+
+    def f(x: Any) -> Any:
+        y = x * weights
+        v = y.detach()
+        v *= 3.0
+        return np.sum(y * y)
+
+    jg.vmap(f)(X).sum().backward()
+    np.testing.assert_allclose(weights.grad.numpy(), (2 * 3 * (X * V) * X).sum(axis=0), rtol=1e-13)

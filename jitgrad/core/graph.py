@@ -121,6 +121,7 @@ class Graph:
     depth: int = 0  # how many other traces this one stands in
     snapshots: list[Constant] | None = None  # with copies of the values as they were at first; None: nobody asks
     transformed: bool = False  # transforms work on the graph afterwards, and know nothing but its nodes
+    differentiated: bool = False  # and its values have a history outside of it, which these nodes are to carry on
     reads: list[tuple[Any, Any]] | None = None  # arrays whose values Python read, with copies; None: nobody asks
 
     def add_input(self, aval: ShapedArray) -> Tracer:

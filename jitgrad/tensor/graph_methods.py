@@ -29,6 +29,7 @@ from jitgrad.ops.linear import copy_of, stop_gradient_view
 from jitgrad.tensor.engine import as_tensor
 from jitgrad.tensor.storage import is_held, share_memory, storage_of
 from jitgrad.tensor.tensor import Tensor, make
+from jitgrad.tensor.traced_memory import check_parted
 
 __all__ = ["METHODS", "no_graph", "run_backward", "starting_cotangent", "store_gradients"]
 
@@ -206,6 +207,7 @@ def detach_(self: Tensor) -> Tensor:
         raise GraphError(
             "detach_() of a view: its base has the history. Detach the base, or use .detach() for a new tensor"
         )
+    check_parted(self)
     self._set_edge(None, 0)
     if self._leaf is not None:
         self._leaf.active = False

@@ -47,7 +47,7 @@ from jitgrad.tensor.storage import (
     views_a_leaf,
 )
 from jitgrad.tensor.tensor import Tensor, make
-from jitgrad.tensor.traced_memory import is_at, is_part, writable, write_traced
+from jitgrad.tensor.traced_memory import check_parted, is_at, is_part, writable, write_traced
 from jitgrad.tensor.views import check_masks
 
 __all__ = ["assign", "set_item", "take_history"]
@@ -154,6 +154,8 @@ def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -
             return target
         target._value, target._aval = data, value._aval
         storage_of(target).version += 1
+        if not grad_mode.get():
+            check_parted(target)
     elif aliased(target):
         if fresh:
             _save_from_own_write(given._edge, target)

@@ -14,11 +14,12 @@ import numpy as np
 
 from jitgrad.core.graph import Tracer, is_number
 from jitgrad.core.modes import grad_mode
+from jitgrad.errors import UnsupportedError, user_line
 from jitgrad.ops.indexing import traced_getitem
 from jitgrad.ops.linear import ViewChain, follow, overwrite, reshape_to, stop_gradient_view
 from jitgrad.tensor.tensor import Tensor, make
 
-__all__ = ["TracedMemory", "is_at", "is_part", "share_at", "share_traced", "writable", "write_traced"]
+__all__ = ["TracedMemory", "check_parted", "is_at", "is_part", "share_at", "share_traced", "writable", "write_traced"]
 
 _Step = tuple[Any, tuple[tuple[str, Any], ...]]
 
@@ -184,6 +185,19 @@ def write_traced(target: Tensor, value: Tensor, write_at: Callable[[Tensor, tupl
         _rewrite_detached(memory, target._path, detach, value)
 
 
+def check_parted(tensor: Tensor) -> None:
+    """For a tensor of which the value and the history part: one of them was written, or cut, and not the other.
+
+    Raises UnsupportedError where the nodes of the graph alone have to say both.
+    """
+    if tensor._edge is not None and isinstance(tensor._value, Tracer) and tensor._value.graph.differentiated:
+        raise UnsupportedError(
+            f"{user_line()}: the value of a tensor of shape {tuple(tensor.shape)} and its history part here (a write through "
+            "a detached alias or under no_grad, or detach_()), which vmap cannot follow for all elements at once when it is "
+            "differentiated; write to a clone() instead"
+        )
+
+
 def _detach_of(path: ViewChain) -> _Step | None:
     """The last detach on a path, which is another one for every call: tensors with the same follow one history."""
     return next((step for step in reversed(path) if step[0] is stop_gradient_view), None)
@@ -206,6 +220,7 @@ def _rewrite_detached(memory: TracedMemory, path: ViewChain, detach: _Step, valu
     for member in group:
         seen = follow(alias, member._path[at:])
         member._set_edge(seen._edge, seen._slot)
+        check_parted(member)
     for part in [p for r in memory.parts if (p := r()) is not None]:
         assert part.place is not None
         if _detach_of(part.place.around._path) is detach:
@@ -224,6 +239,8 @@ def _renew(memory: TracedMemory, new: Tensor, cut: bool) -> None:
         member._value, member._aval = seen._value, seen._aval
         if not cut and stop_gradient_view not in [step[0] for step in member._path]:
             member._set_edge(seen._edge, seen._slot)
+        else:
+            check_parted(member)
     memory.parts = [r for r in memory.parts if r() is not None]
     for part in [p for r in memory.parts if (p := r()) is not None]:
         assert part.place is not None

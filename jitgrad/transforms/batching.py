@@ -91,6 +91,7 @@ class _ElementGraph(Graph):
             found = self._seen[key] = Variable(ShapedArray(source.shape, source.dtype, True))
             frozen = self.outside[found] = make(source._value, source._aval)
             frozen._edge, frozen._slot = source._edge, source._slot
+            self.differentiated |= source._edge is not None
         return found
 
 
@@ -238,6 +239,7 @@ def _traced(function: Callable[..., Any], mapped: _Mapped) -> _Element:
         variables.append(graph.inputs[-1])
         stand_in = wrap(tracer)
         if leaf._edge is not None and grad_mode.get():
+            graph.differentiated = True
             recorder = InputRecorder(stand_in._aval)
             inputs.append(recorder)
             stand_in._edge = GradNode(recorder, (), ())
