@@ -57,7 +57,7 @@ class _ElementGraph(Graph):
         self.outside: dict[Variable, Tensor] = {}
         self._seen: dict[Any, Variable] = {}
 
-    def add(self, primitive: Any, inputs: tuple[Atom, ...], *args: Any, **kwargs: Any) -> list[Tracer]:
+    def append(self, primitive: Any, inputs: tuple[Atom, ...], *args: Any, **kwargs: Any) -> tuple[Variable, ...]:
         """Append a node."""
         if self.closed:
             raise LeakedTracerError(
@@ -65,7 +65,7 @@ class _ElementGraph(Graph):
                 "of storing it"
             )
         atoms = tuple([self._frozen(a) if isinstance(a, Constant) else a for a in inputs])
-        made = super().add(primitive, atoms, *args, **kwargs)
+        made = super().append(primitive, atoms, *args, **kwargs)
         self.modes.append(grad_mode.get())
         return made
 
