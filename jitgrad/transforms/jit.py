@@ -3,101 +3,46 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode, next_tick
+from jitgrad.autodiff.node import next_tick
 from jitgrad.compiler.draw import Drawing, draw
 from jitgrad.compiler.executable import Executable
 from jitgrad.compiler.explain import Explanation, explain
 from jitgrad.compiler.passes import same_program
 from jitgrad.config import overrides
-from jitgrad.core.aval import ShapedArray, aval_of, is_float, make_aval
+from jitgrad.core.aval import ShapedArray, aval_of, is_float
 from jitgrad.core.collector import held_off
-from jitgrad.core.graph import Constant, Graph, is_number
+from jitgrad.core.graph import Graph, is_number
 from jitgrad.core.modes import forward, grad_mode
-from jitgrad.core.trace import atom_of, current_graph, same_bytes, stand_ins, standing_in, tracing_into
+from jitgrad.core.trace import atom_of, current_graph, stand_ins, tracing_into
 from jitgrad.eager import forget_plans
-from jitgrad.errors import DtypeError, GraphError, InPlaceError, UnsupportedError, user_line
+from jitgrad.errors import GraphError, user_line
+from jitgrad.kernels.guards import NUMBERS
 from jitgrad.kernels.kernel import kernel_mode, logger
 from jitgrad.ops.linear import copy_of
-from jitgrad.ops.selection import where
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.engine import wrap
 from jitgrad.tensor.tensor import make
+from jitgrad.transforms.arguments import Arguments, Parameters, is_weak
 from jitgrad.transforms.bindings import Bindings
+from jitgrad.transforms.compiled import Compiled, Pullback, captured
 from jitgrad.transforms.numba_functions import numba_callback, numba_function
 from jitgrad.transforms.private import plain, private
-from jitgrad.transforms.recompiles import Traits, Watch
-from jitgrad.transforms.reverse_mode import vjp
+from jitgrad.transforms.pullback import pullback_function, record
+from jitgrad.transforms.recompiles import Watch
 from jitgrad.transforms.short_calls import ShortCalls
 from jitgrad.transforms.trees import Structure, flatten
 
 __all__ = ["JitFunction", "jit"]
 
 _DEBUG: Final = 10  # logging.DEBUG
-_NUMBERS = (bool, int, float)
 _TEMPORARY: Final = 3  # references to what only a list of pairs refers to, while the pairs are looped over
-
-
-@dataclass
-class Compiled:
-    """What one signature of arguments was compiled to."""
-
-    graph: Graph  # as traced
-    executable: Executable
-    structure: Structure
-    leaves: list[Any]  # results that are no arrays, and None where an output stands
-    sources: list[Tensor]  # captured tensors, read at each call: any of them may require grad, now or later
-    reads: list[tuple[Any, Any]]  # arrays whose values Python read, with copies: the trace holds while they are equal
-    bindings: Bindings  # where the function has the sources from
-    pulls: dict[tuple[int, ...], Pull | None] = field(default_factory=dict)  # gradients, by what they are wanted for
-
-    @property
-    def holds(self) -> bool:
-        """Whether what Python read of captured arrays is still there, and the captured tensors, or others like them."""
-        if not self.reads_hold:
-            return False
-        return not self.bindings.watched or self.bindings.hold(self.sources) or self._rebound()
-
-    @property
-    def reads_hold(self) -> bool:
-        """Whether what Python read of captured arrays is still there."""
-        return all(same_bytes(t._value if isinstance(t, Tensor) else t, copy) for t, copy in self.reads)
-
-    def _rebound(self) -> bool:
-        """Read other tensors, which the function has been given in place of captured ones; False where it must be traced."""
-        new = self.bindings.now(self.sources)
-        if new is None:
-            return False
-        moved = {id(old): t for old, t in zip(self.sources, new, strict=True) if old is not t}
-        first = len(self.graph.inputs)
-        places = {first + k for k, old in enumerate(self.sources) if id(old) in moved}
-        if any(pull is None or not places <= set(pull.hidden) for pull in self.pulls.values()):
-            return False  # a gradient that is still to come would read the other tensor
-        constants = list({id(c): c for g in (self.graph, self.executable.graph) for c in _captured(g)}.values())
-        values: dict[int, set[int]] = {}  # several tensors on one array are one value to the compiler
-        for c in constants:
-            values.setdefault(id(c.value), set()).add(id(c.source))
-        for c in constants:
-            if id(c.source) in moved and (c.is_literal or len(values[id(c.value)]) > 1):
-                return False
-        for c in constants:
-            c.source = moved.get(id(c.source), c.source)
-        self.sources = new
-        return True
-
-
-def _captured(graph: Graph) -> list[Constant]:
-    """The constants of a graph that are read from a tensor."""
-    atoms = {id(a): a for n in graph.nodes for a in n.inputs} | {id(a): a for a in graph.outputs}
-    return [a for a in atoms.values() if isinstance(a, Constant) and a.source is not None]
 
 
 class JitFunction:
@@ -108,12 +53,9 @@ class JitFunction:
     def __init__(self, function: Callable[..., Any], static_argnums: Any, static_argnames: Any) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._static_positions = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-        names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-        self._parameters = _positional_parameters(function)
-        count = len(self._parameters)
-        self._static_names = {*names, *(self._parameters[p] for p in self._static_positions if -count <= p < count)}
-        self._static_by_count: dict[int, frozenset[int]] = {}
+        parameters = Parameters(function, static_argnums, static_argnames)
+        self._bind = parameters.bind
+        self._any_static = parameters.any_static
         self._compiled: dict[Any, Compiled] = {}
         self._short = ShortCalls(self._general)
         self._quick = self._short.guarded  # for arguments like those of frequent calls, by their number
@@ -142,27 +84,27 @@ class JitFunction:
         compiled = self._lookup(arguments)
         inputs = [*arguments.tensors, *compiled.sources]
         needs = tuple([i for i, t in enumerate(inputs) if t._edge is not None])
-        pull = None
+        pullback = None
         if needs and grad_mode.get():
-            pull = None if forward.get() else self._pull(arguments, compiled, needs)
-            if pull is None:  # recorded operation by operation, as tangents need it
+            pullback = None if forward.get() else self._pullback(arguments, compiled, needs)
+            if pullback is None:  # recorded operation by operation, as tangents need it
                 return self._inlined(arguments, inputs)
-        plain_call = not needs and not kwargs and not self._static_names and not self._static_positions
+        plain_call = not needs and not kwargs and not self._any_static
         if plain_call and kernel_mode() == "compiled":
             self._short.remember(args, compiled)
         results = compiled.executable(arguments.arrays())
         if not needs and not arguments.has_tensors:
-            return _rebuilt(compiled, [plain(r) for r in results])
+            return compiled.rebuilt([plain(r) for r in results])
         tensors = [make(r, aval_of(r)) for r in results]
-        if pull is not None:
-            self._record(arguments, inputs, needs, pull, tensors)
-        return _rebuilt(compiled, tensors)
+        if pullback is not None:
+            record(self._title, arguments, inputs, needs, pullback, tensors)
+        return compiled.rebuilt(tensors)
 
     def _inlined(self, arguments: Arguments, known: Sequence[Tensor] = ()) -> Any:
         """The function itself, on private tensors; results that share memory with ``known`` tensors are copied."""
         args, kwargs = arguments.replaced(
             [
-                leaf if type(leaf) in _NUMBERS else private(t)
+                leaf if type(leaf) in NUMBERS else private(t)
                 for leaf, t in zip(arguments.leaves, arguments.tensors, strict=True)
             ]
         )
@@ -178,36 +120,6 @@ class JitFunction:
 
         leaves, structure = flatten(result)
         return structure.unflatten([own(leaf) for leaf in leaves])
-
-    # ----------------------------------------------------------------- arguments
-
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        static: list[Any] = []
-        dynamic: list[Any] = []
-        positions = self._static_of(len(args))
-        for i, a in enumerate(args):
-            (static if i in positions else dynamic).append(a)
-        names = sorted(kwargs)
-        for name in names:
-            (static if name in self._static_names else dynamic).append(kwargs[name])
-        for value in static:
-            try:
-                hash(value)
-            except TypeError:
-                raise UnsupportedError(
-                    f"jit: the static argument {value!r} of {self.__name__} is not hashable; use a tuple instead of a list"
-                ) from None
-        leaves, structure = flatten(tuple(dynamic))
-        return Arguments(self, args, kwargs, positions, names, leaves, structure, tuple(map(_exact, static)))
-
-    def _static_of(self, count: int) -> frozenset[int]:
-        """Which of so many positional arguments are static."""
-        found = self._static_by_count.get(count)
-        if found is None:
-            positions = {p % count if count and p < 0 else p for p in self._static_positions}
-            positions |= {i for i, name in enumerate(self._parameters[:count]) if name in self._static_names}
-            found = self._static_by_count[count] = frozenset(positions)
-        return found
 
     def _lookup(self, arguments: Arguments) -> Compiled:
         key = arguments.key
@@ -232,7 +144,7 @@ class JitFunction:
             shapes = [t.shape for t in arguments.tensors]
         for leaf, tensor, shape in zip(arguments.leaves, arguments.tensors, shapes, strict=True):
             stand_in = wrap(graph.add_input(ShapedArray(shape, tensor.dtype, True)))
-            stand_in._weak = _is_weak(leaf)
+            stand_in._weak = is_weak(leaf)
             stand_ins.append(stand_in)
         args, kwargs = arguments.replaced(stand_ins)
         token = grad_mode.set(False)
@@ -271,7 +183,7 @@ class JitFunction:
     def _compile(self, arguments: Arguments) -> Compiled:
         start = next_tick()
         graph, structure, rest = self._trace(arguments)
-        sources = {id(c.source): c.source for c in _captured(graph)}
+        sources = {id(c.source): c.source for c in captured(graph)}
         # what the function itself made requires grad inside of it alone
         outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
         executable = Executable(f"{self._name}_kernel", graph)
@@ -280,25 +192,30 @@ class JitFunction:
         )
 
     @property
+    def _title(self) -> str:
+        """What messages and the nodes of calls are named by."""
+        return f"jit({getattr(self, '__name__', 'function')})"
+
+    @property
     def _name(self) -> str:
         return "".join(c if c.isalnum() else "_" for c in getattr(self._function, "__name__", "function"))
 
     # ----------------------------------------------------------------- gradients
 
-    def _pull(self, arguments: Arguments, compiled: Compiled, needs: tuple[int, ...]) -> Pull | None:
+    def _pullback(self, arguments: Arguments, compiled: Compiled, needs: tuple[int, ...]) -> Pullback | None:
         """The gradient of a call with respect to the arguments and captured tensors at ``needs``; None where a captured
         tensor cannot be made an argument of it."""
-        if needs in compiled.pulls:
-            return compiled.pulls[needs]
+        if needs in compiled.pullbacks:
+            return compiled.pullbacks[needs]
         # the gradient is traced on its own: it must be that of the very program that ran
         again = self._trace(arguments)[0]
         if not same_program(compiled.graph, again):
             raise GraphError(
-                f"jit({getattr(self, '__name__', 'function')}) gave another program when it was traced again for its gradient: "
+                f"{self._title} gave another program when it was traced again for its gradient: "
                 "random numbers or other state inside. Draw or read them outside and pass them as arguments"
             )
         count = len(arguments.leaves)
-        same = {id(c.source) for c in _captured(again)}  # not what the function makes anew each time
+        same = {id(c.source) for c in captured(again)}  # not what the function makes anew each time
         read = {id(t) for t, _ in compiled.reads}
         hidden = [
             count + k
@@ -308,31 +225,17 @@ class JitFunction:
             and is_float(t.dtype)
             and (count + k in needs or not is_number(t._value))
         ]
-        pull = None
+        pullback = None
         if all(i < count or i in hidden for i in needs):
-            function = JitFunction(_pull(self, compiled, arguments.emptied(), count, needs, hidden), (), ())
+            gradient = pullback_function(
+                self._function, self._title, compiled, arguments.emptied(), count, needs, hidden
+            )
+            function = JitFunction(gradient, (), ())
             function._follows = False
             function._watch = None  # it is compiled anew when this function is, which tells of it
-            pull = Pull(function, hidden)
-        compiled.pulls[needs] = pull
-        return pull
-
-    def _record(
-        self,
-        arguments: Arguments,
-        inputs: Sequence[Tensor],
-        needs: tuple[int, ...],
-        pull: Pull,
-        tensors: Sequence[Tensor],
-    ) -> None:
-        """One node for the whole call; its backward is the compiled gradient."""
-        recorder = _JitRecorder(self, arguments, inputs, needs, pull, [t._aval for t in tensors])
-        edges = tuple([inputs[i]._edge for i in needs])
-        slots = tuple([inputs[i]._slot for i in needs])
-        node = GradNode(recorder, edges, tuple([t._value for t in inputs]), slots if any(slots) else None)
-        for slot, tensor in enumerate(tensors):
-            if tensor.dtype.kind == "f":
-                tensor._edge, tensor._slot = node, slot
+            pullback = Pullback(function, hidden)
+        compiled.pullbacks[needs] = pullback
+        return pullback
 
     # ----------------------------------------------------------------- Numba
 
@@ -395,230 +298,9 @@ class JitFunction:
         return "\n".join(s.emitted.listing for s in self._lookup(self._bind(args, kwargs)).executable.kernels)
 
 
-@dataclass
-class Arguments:
-    """The arguments of one call: arrays and numbers as leaves, the static ones apart."""
-
-    owner: JitFunction
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    positions: frozenset[int]
-    names: list[str]
-    leaves: list[Any]
-    structure: Structure
-    static: tuple[Any, ...]
-
-    def __post_init__(self) -> None:
-        self.tensors: list[Tensor] = []
-        self.has_tensors = False
-        for leaf in self.leaves:
-            if isinstance(leaf, Tensor):
-                self.has_tensors = True
-            elif not isinstance(leaf, np.ndarray | np.generic) and type(leaf) not in _NUMBERS:
-                raise UnsupportedError(
-                    f"jit: an argument of type {type(leaf).__name__} is neither an array nor a number; "
-                    "name it in static_argnums or static_argnames"
-                )
-            tensor = as_tensor(leaf, "jit, argument")
-            if type(leaf) is int and tensor.dtype.kind == "u":
-                raise DtypeError(f"jit: the argument {leaf} does not fit int64; write it as a float")
-            self.tensors.append(tensor)
-
-    @functools.cached_property
-    def key(self) -> Any:
-        """What the compiled code depends on."""
-        kinds = tuple([(_is_weak(v), t.dtype, t.shape) for v, t in zip(self.leaves, self.tensors, strict=True)])
-        return kinds, self.structure, self.static, len(self.args), tuple(self.names), kernel_mode()
-
-    def traits(self) -> dict[str, Traits]:
-        """Each argument by name, with all that compiled code may depend on."""
-        static = iter(self.static)
-        leaves = iter(zip(self.leaves, self.tensors, strict=True))
-        known = self.owner._parameters
-        named = [(known[i] if i < len(known) else str(i), a, i in self.positions) for i, a in enumerate(self.args)]
-        named += [(n, self.kwargs[n], n in self.owner._static_names) for n in self.names]
-        found = {}
-        for name, value, is_static in named:
-            if is_static:
-                text = repr(value)
-                found[name] = Traits(next(static), shown=text if len(text) <= 60 else text[:57] + "...")
-                continue
-            parts, structure = flatten(value)
-            own = [next(leaves) for _ in parts]
-            found[name] = Traits(
-                None,
-                structure,
-                tuple([_is_weak(leaf) for leaf, _ in own]),
-                tuple([t.dtype.name for _, t in own]),
-                tuple([len(t.shape) for _, t in own]),
-                tuple([tuple(map(int, t.shape)) for _, t in own]),
-            )
-        return found
-
-    def arrays(self) -> list[np.ndarray[Any, Any]]:
-        """The contiguous arrays of the leaves."""
-        return [t._value if t._aval.contiguous else np.ascontiguousarray(t._value) for t in self.tensors]
-
-    def emptied(self) -> Arguments:
-        """Only what ``replaced`` needs, without the values of this call."""
-        static = [a if i in self.positions else None for i, a in enumerate(self.args)]
-        named = {n: v for n, v in self.kwargs.items() if n in self.owner._static_names}
-        return Arguments(self.owner, tuple(static), named, self.positions, self.names, [], self.structure, self.static)
-
-    def replaced(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments with other leaves."""
-        dynamic = iter(self.structure.unflatten(leaves))
-        args = [a if i in self.positions else next(dynamic) for i, a in enumerate(self.args)]
-        kwargs = {n: self.kwargs[n] if n in self.owner._static_names else next(dynamic) for n in self.names}
-        return args, kwargs
-
-
-@dataclass
-class Pull:
-    """The gradient of a jitted call, compiled, and which captured tensors are arguments of it."""
-
-    function: JitFunction
-    hidden: list[int]
-
-
-class _JitRecorder:
-    """The recorder of the node of a jitted call. It keeps the arguments, and after them the captured tensors."""
-
-    masks = False
-    plain = False
-    compiled = True
-
-    def __init__(
-        self,
-        function: JitFunction,
-        arguments: Arguments,
-        inputs: Sequence[Tensor],
-        needs: tuple[int, ...],
-        pull: Pull,
-        out_avals: list[ShapedArray],
-    ) -> None:
-        count = len(arguments.leaves)
-        self.pull = pull
-        self.needs = needs
-        self.given = [*range(count), *pull.hidden]  # what the gradient is given
-        self.weak = [_is_weak(v) for v in arguments.leaves] + [inputs[i]._weak for i in pull.hidden]
-        self.sources = [(i, t) for i, t in enumerate(inputs) if i >= count and i not in pull.hidden]
-        self.name = f"jit({getattr(function, '__name__', 'function')})"
-        self.out_avals = tuple(make_aval(a.shape, a.dtype) for a in out_avals)
-        self.outputs = len(out_avals)
-        self.fresh = (True,) * len(needs)
-
-    def _complete(self, g: Any) -> list[Any]:
-        gs = [g] if self.outputs == 1 else list(g)
-        return [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(gs, self.out_avals, strict=True)]
-
-    def _values(self, node: GradNode) -> list[Tensor]:
-        """The arguments and captured tensors, as they were; raises where one that is read now is not what it was."""
-        arrays = node.residuals
-        for i, source in self.sources:
-            if source._value is not arrays[i]:
-                raise InPlaceError(
-                    f"backward of {self.name} needs a captured tensor of shape {source.shape} that was written after the call; "
-                    "do the write after backward, or pass the tensor as an argument"
-                )
-        values = [make(arrays[i], aval_of(arrays[i])) for i in self.given]
-        for value, weak in zip(values, self.weak, strict=True):
-            value._weak = weak
-        return values
-
-    def run(self, node: GradNode, g: Any) -> Sequence[Any]:
-        """The cotangents of the tracked arguments and captured tensors, as arrays."""
-        cotangents = [make(x, aval_of(x)) for x in self._complete(g)]
-        return [t._value for t in self.pull.function(tuple(self._values(node)), cotangents, [])]
-
-    def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
-        """The cotangents as tensors; with ``record`` they are one node each of the compiled gradient."""
-        values = self._values(node)
-        if record and node.edges is not None:
-            for at, i in enumerate(self.needs):
-                value = values[self.given.index(i)]
-                value._edge, value._slot = node.edges[at], node.slots[at] if node.slots else 0
-        cotangents = [x if isinstance(x, Tensor) else make(x, aval_of(x)) for x in self._complete(g)]
-        masks = [] if mask is None else [mask.get()]
-        return [(t, None) for t in self.pull.function(tuple(values), cotangents, masks)]
-
-
-def _pull(
-    function: JitFunction,
-    compiled: Compiled,
-    arguments: Arguments,
-    count: int,
-    needs: tuple[int, ...],
-    hidden: Sequence[int],
-) -> Callable[..., list[Any]]:
-    """The function from arguments (and ``hidden`` captured tensors after them), cotangents of the float results and masks
-    of them (or none) to the cotangents of what is at ``needs``."""
-    moved = [[*range(count), *hidden].index(i) for i in needs]
-    name = f"jit({getattr(function, '__name__', 'function')})"
-
-    def pull(values: tuple[Tensor, ...], cotangents: list[Tensor], masks: list[Tensor]) -> list[Any]:
-        bound = compiled.bindings.now(compiled.sources)
-        here = enumerate(compiled.sources, count)
-        if bound is None or not all(i in hidden or bound[i - count] is t for i, t in here):
-            raise GraphError(
-                f"backward of {name} needs the tensors that the function captured when it was called, and others are there "
-                "now: call backward first, or pass them as arguments"
-            )
-        if not compiled.reads_hold:
-            raise InPlaceError(
-                f"backward of {name} needs a captured array as it was in the call, since Python read its values (to index, to "
-                "decide): do the write after backward"
-            )
-
-        def part(*moving: Tensor) -> list[Any]:
-            whole: list[Any] = list(values)
-            for i, v in zip(moved, moving, strict=True):
-                v._weak = whole[i]._weak
-                whole[i] = v
-            table.update((id(bound[i - count]), v) for i, v in zip(hidden, whole[count:], strict=True))
-            args, kwargs = arguments.replaced(whole[:count])
-            results = flatten(function._function(*args, **kwargs))[0]
-            tensors = [as_tensor(r) for r in results if isinstance(r, Tensor | np.ndarray | np.generic)]
-            # where nothing flows back nothing may flow on, whatever the derivatives are
-            return [where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)] if masks else tensors
-
-        with standing_in() as table:
-            forget_plans()  # see keep_plan
-            return list(vjp(part, *[values[i] for i in moved])[1](cotangents))
-
-    return pull
-
-
 def _is_alias(array: Any) -> bool:
     """Whether other tensors see the memory of this one, and may write it: ``w.detach()`` is seldom kept."""
     return isinstance(array, Tensor) and array._storage is not None and len(array._storage.members()) > 1
-
-
-def _is_weak(leaf: Any) -> bool:
-    """Whether an argument is a Python number, or stands for one."""
-    return leaf._weak if isinstance(leaf, Tensor) else type(leaf) in _NUMBERS
-
-
-def _exact(value: Any) -> Any:
-    """A static argument as a key that tells 1, 1.0 and True, and 0.0 and -0.0, apart."""
-    if isinstance(value, tuple):
-        return type(value), tuple(map(_exact, value))
-    return type(value), value.hex() if type(value) is float else value
-
-
-def _positional_parameters(function: Callable[..., Any]) -> list[str]:
-    """The names of the parameters that may be given by position; none where that is not known."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-
-
-def _rebuilt(compiled: Compiled, results: Sequence[Any]) -> Any:
-    found = iter(results)
-    leaves = [next(found) if leaf is None else leaf for leaf in compiled.leaves]
-    return compiled.structure.unflatten(leaves)
 
 
 def jit(function: Callable[..., Any] | None = None, *, static_argnums: Any = (), static_argnames: Any = ()) -> Any:

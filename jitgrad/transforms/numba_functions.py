@@ -17,6 +17,7 @@ from jitgrad.core.graph import Constant, Graph
 from jitgrad.core.trace import same_bytes
 from jitgrad.errors import UnsupportedError
 from jitgrad.kernels.kernel import interop, kernel_mode
+from jitgrad.transforms.arguments import Arguments
 from jitgrad.transforms.observation import Observation
 from jitgrad.transforms.trees import Structure
 
@@ -26,18 +27,6 @@ _OURS = re.compile(
     r"(a|c|n|out|tmp|captured|argument)\d+|kernel|np|max|min|float64|never_cache|slice_start|slice_extent"
 )
 """Names that the source of a function uses itself."""
-
-
-class _Bound(Protocol):
-    """The example arguments of a jitted function."""
-
-    leaves: list[Any]
-    tensors: list[Any]
-    structure: Structure
-    positions: frozenset[int]
-    args: tuple[Any, ...]
-
-    def key(self) -> Any: ...
 
 
 class _Jitted(Protocol):
@@ -50,7 +39,7 @@ class _Jitted(Protocol):
     def _name(self) -> str: ...
 
     def _trace(
-        self, arguments: Any, shapes: Sequence[tuple[int, ...]] | None = None
+        self, arguments: Arguments, shapes: Sequence[tuple[int, ...]] | None = None
     ) -> tuple[Graph, Structure, list[Any]]: ...
 
 
@@ -58,7 +47,7 @@ class _Text(str):
     """The text of a leaf of an argument or a result."""
 
 
-def _program(owner: _Jitted, arguments: _Bound, freeze: bool) -> tuple[Program, Any]:
+def _program(owner: _Jitted, arguments: Arguments, freeze: bool) -> tuple[Program, Any]:
     """What is compiled for these arguments, from memory where captured arrays are still as they were."""
     key = ("program", freeze, arguments.key)
     found = owner._numba.get(key)
@@ -86,7 +75,7 @@ def _now(source: Any) -> Any:
 
 
 def _dispatcher(
-    owner: _Jitted, arguments: _Bound, program: Program, head: list[str], words: list[str], result: str
+    owner: _Jitted, arguments: Arguments, program: Program, head: list[str], words: list[str], result: str
 ) -> Any:
     """The Numba function with these parameters and this result; the same object for the same source."""
     name = owner._name
@@ -103,7 +92,7 @@ def _dispatcher(
     return found
 
 
-def numba_function(owner: _Jitted, arguments: _Bound, freeze: bool) -> Any:
+def numba_function(owner: _Jitted, arguments: Arguments, freeze: bool) -> Any:
     """``owner`` as a Numba function for such arguments."""
     name = owner._name
     program, (structure, leaves) = _program(owner, arguments, freeze)
@@ -142,7 +131,7 @@ def _leaf_texts(name: str, leaves: list[Any], program: Program) -> list[_Text]:
     return found
 
 
-def _parameters(owner: _Jitted, arguments: _Bound) -> list[str]:
+def _parameters(owner: _Jitted, arguments: Arguments) -> list[str]:
     """The names of the arguments, as the user's function has them where that is possible."""
     given = [i for i in range(len(arguments.args)) if i not in arguments.positions]
     try:
@@ -184,7 +173,7 @@ def _result(tree: Any) -> str | None:
 # --------------------------------------------------------------------------- C
 
 
-def numba_callback(owner: _Jitted, arguments: _Bound, freeze: bool, user_data: bool) -> Any:
+def numba_callback(owner: _Jitted, arguments: Arguments, freeze: bool, user_data: bool) -> Any:
     """``owner`` as a C function for such arguments."""
     name = owner._name
     program, (_, leaves) = _program(owner, arguments, freeze)
@@ -208,7 +197,7 @@ def _c_name(dtype: np.dtype[Any]) -> str:
 
 
 def _callback_source(
-    name: str, arguments: _Bound, program: Program, leaves: list[Any], user_data: bool
+    name: str, arguments: Arguments, program: Program, leaves: list[Any], user_data: bool
 ) -> tuple[str, tuple[str, ...]]:
     tensors = arguments.tensors
     first = next((k for k, t in enumerate(tensors) if t.ndim), None)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from jitgrad.kernels.guards import NUMBERS, guard_of
+from jitgrad.transforms.compiled import Compiled
 from jitgrad.transforms.private import plain
-
-if TYPE_CHECKING:
-    from jitgrad.transforms.jit import Compiled
 
 __all__ = ["ShortCalls"]
 

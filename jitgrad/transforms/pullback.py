@@ -1,0 +1,149 @@
+"""Gradients of jitted calls: one node for a call, whose backward is a compiled function of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.autodiff.node import GradNode
+from jitgrad.core.aval import ShapedArray, aval_of, make_aval
+from jitgrad.core.trace import standing_in
+from jitgrad.eager import forget_plans
+from jitgrad.errors import GraphError, InPlaceError
+from jitgrad.ops.selection import where
+from jitgrad.tensor import Tensor, as_tensor
+from jitgrad.tensor.tensor import make
+from jitgrad.transforms.arguments import Arguments, is_weak
+from jitgrad.transforms.compiled import Compiled, Pullback
+from jitgrad.transforms.reverse_mode import vjp
+from jitgrad.transforms.trees import flatten
+
+__all__ = ["pullback_function", "record"]
+
+
+def record(
+    name: str,
+    arguments: Arguments,
+    inputs: Sequence[Tensor],
+    needs: tuple[int, ...],
+    pullback: Pullback,
+    tensors: Sequence[Tensor],
+) -> None:
+    """Make the results ``tensors`` those of one node for the whole call, on ``inputs``: arguments and captured tensors."""
+    recorder = _CallRecorder(name, arguments, inputs, needs, pullback, [t._aval for t in tensors])
+    edges = tuple([inputs[i]._edge for i in needs])
+    slots = tuple([inputs[i]._slot for i in needs])
+    node = GradNode(recorder, edges, tuple([t._value for t in inputs]), slots if any(slots) else None)
+    for slot, tensor in enumerate(tensors):
+        if tensor.dtype.kind == "f":
+            tensor._edge, tensor._slot = node, slot
+
+
+class _CallRecorder:
+    """The recorder of the node of a jitted call. It keeps the arguments, and after them the captured tensors."""
+
+    masks = False
+    plain = False
+    compiled = True
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Arguments,
+        inputs: Sequence[Tensor],
+        needs: tuple[int, ...],
+        pullback: Pullback,
+        out_avals: list[ShapedArray],
+    ) -> None:
+        count = len(arguments.leaves)
+        self.pullback = pullback
+        self.needs = needs
+        self.given = [*range(count), *pullback.hidden]  # what the gradient is given
+        self.weak = [is_weak(v) for v in arguments.leaves] + [inputs[i]._weak for i in pullback.hidden]
+        self.sources = [(i, t) for i, t in enumerate(inputs) if i >= count and i not in pullback.hidden]
+        self.name = name
+        self.out_avals = tuple(make_aval(a.shape, a.dtype) for a in out_avals)
+        self.outputs = len(out_avals)
+        self.fresh = (True,) * len(needs)
+
+    def _complete(self, g: Any) -> list[Any]:
+        gs = [g] if self.outputs == 1 else list(g)
+        return [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(gs, self.out_avals, strict=True)]
+
+    def _values(self, node: GradNode) -> list[Tensor]:
+        """The arguments and captured tensors, as they were; raises where one that is read now is not what it was."""
+        arrays = node.residuals
+        for i, source in self.sources:
+            if source._value is not arrays[i]:
+                raise InPlaceError(
+                    f"backward of {self.name} needs a captured tensor of shape {source.shape} that was written after the call; "
+                    "do the write after backward, or pass the tensor as an argument"
+                )
+        values = [make(arrays[i], aval_of(arrays[i])) for i in self.given]
+        for value, weak in zip(values, self.weak, strict=True):
+            value._weak = weak
+        return values
+
+    def run(self, node: GradNode, g: Any) -> Sequence[Any]:
+        """The cotangents of the tracked arguments and captured tensors, as arrays."""
+        cotangents = [make(x, aval_of(x)) for x in self._complete(g)]
+        return [t._value for t in self.pullback.function(tuple(self._values(node)), cotangents, [])]
+
+    def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
+        """The cotangents as tensors; with ``record`` they are one node each of the compiled gradient."""
+        values = self._values(node)
+        if record and node.edges is not None:
+            for at, i in enumerate(self.needs):
+                value = values[self.given.index(i)]
+                value._edge, value._slot = node.edges[at], node.slots[at] if node.slots else 0
+        cotangents = [x if isinstance(x, Tensor) else make(x, aval_of(x)) for x in self._complete(g)]
+        masks = [] if mask is None else [mask.get()]
+        return [(t, None) for t in self.pullback.function(tuple(values), cotangents, masks)]
+
+
+def pullback_function(
+    function: Callable[..., Any],
+    name: str,
+    compiled: Compiled,
+    arguments: Arguments,
+    count: int,
+    needs: tuple[int, ...],
+    hidden: Sequence[int],
+) -> Callable[..., list[Any]]:
+    """The function from arguments (and ``hidden`` captured tensors after them), cotangents of the float results and masks
+    of them (or none) to the cotangents of what is at ``needs``."""
+    moved = [[*range(count), *hidden].index(i) for i in needs]
+
+    def pull(values: tuple[Tensor, ...], cotangents: list[Tensor], masks: list[Tensor]) -> list[Any]:
+        bound = compiled.bindings.now(compiled.sources)
+        here = enumerate(compiled.sources, count)
+        if bound is None or not all(i in hidden or bound[i - count] is t for i, t in here):
+            raise GraphError(
+                f"backward of {name} needs the tensors that the function captured when it was called, and others are there "
+                "now: call backward first, or pass them as arguments"
+            )
+        if not compiled.reads_hold:
+            raise InPlaceError(
+                f"backward of {name} needs a captured array as it was in the call, since Python read its values (to index, to "
+                "decide): do the write after backward"
+            )
+
+        def part(*moving: Tensor) -> list[Any]:
+            whole: list[Any] = list(values)
+            for i, v in zip(moved, moving, strict=True):
+                v._weak = whole[i]._weak
+                whole[i] = v
+            table.update((id(bound[i - count]), v) for i, v in zip(hidden, whole[count:], strict=True))
+            args, kwargs = arguments.replaced(whole[:count])
+            results = flatten(function(*args, **kwargs))[0]
+            tensors = [as_tensor(r) for r in results if isinstance(r, Tensor | np.ndarray | np.generic)]
+            # where nothing flows back nothing may flow on, whatever the derivatives are
+            return [where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)] if masks else tensors
+
+        with standing_in() as table:
+            forget_plans()  # see keep_plan
+            return list(vjp(part, *[values[i] for i in moved])[1](cotangents))
+
+    return pull
