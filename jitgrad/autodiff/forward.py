@@ -16,7 +16,7 @@ from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Atom, Constant, Graph
 from jitgrad.core.memory import any_writes
 from jitgrad.core.primitive import Value
-from jitgrad.errors import ArgumentError, NotDifferentiableError
+from jitgrad.errors import ArgumentError
 
 __all__ = ["push", "push_recorded"]
 
@@ -77,17 +77,12 @@ def push_recorded(outputs: Sequence[Target], tangents: dict[Target, Value], reco
     for node in nodes:
         if (node, 0) in tangents:
             continue
-        edges = node.edges or ()
-        slots = node.slots or (0,) * len(edges)
-        given = [moving.get((edge, slot)) for edge, slot in zip(edges, slots, strict=True)]
+        given = [moving.get(origin) for origin in node.next_functions]
         if all(t is None for t in given):
             continue
         if any_writes():
             check_memory(node)
-        push_node = getattr(node.recorder, "push", None)
-        if push_node is None:
-            raise NotDifferentiableError(f"{node.name} has no forward-mode rule; use reverse mode (vjp, grad)")
-        moved = push_node(node, given, record)
+        moved = node.recorder.push(node, given, record)
         for slot, tangent in enumerate(moved if node.recorder.outputs > 1 else (moved,)):
             if tangent is not None:
                 moving[node, slot] = tangent

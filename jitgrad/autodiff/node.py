@@ -1,12 +1,19 @@
-"""Recorded history: a node for each operation, a leaf where gradients arrive. Edges point backward only."""
+"""Recorded history: a node for each operation, a leaf where gradients arrive. Edges point backward only.
+
+A node keeps what belongs to one run of its operation; how it is differentiated is said by its recorder.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
 
-__all__ = ["Edge", "GradNode", "Hooks", "Leaf", "next_tick"]
+from jitgrad.autodiff.rules import Mask
+from jitgrad.core.dispatch import wrap
+from jitgrad.errors import NotDifferentiableError
+
+__all__ = ["Edge", "GradNode", "Hooks", "Leaf", "NodeRecorder", "next_tick"]
 
 next_tick: Final = itertools.count(1).__next__
 """The clock of recordings and of in-place writes; its order is a topological order of every graph."""
@@ -27,6 +34,42 @@ class Leaf:
         self.after: Hooks | None = None  # called when the gradient has been added up
 
 
+class NodeRecorder:
+    """How a node is differentiated, and what the sweep has to know of that. What belongs to one run is in the node.
+
+    A cotangent is one value for a node of one result, and a sequence (None: zero) for a node of several.
+    """
+
+    __slots__ = ()
+
+    name: str  # of the operation
+    outputs: int = 1
+    fresh: tuple[bool, ...]  # which of the cotangents of ``run`` are contiguous arrays that nobody else has
+    masks: bool = False  # structural zeros arise here, or are caught: ``values`` is run where they can go on
+    plain: bool = False  # those of the cotangent pass through as they are
+    # of views of a part: the place in a cotangent of the operand to which that of the result is added
+    part: Callable[[Any], Any] | None = None
+    compiled: ClassVar[bool] = False  # backward is a compiled function, which cannot be traced
+
+    @property
+    def reads(self) -> tuple[int, ...] | None:
+        """The places in the residuals whose values the rule reads (None: all); the others may be overwritten."""
+        return None
+
+    def run(self, node: GradNode, g: Any, /) -> Sequence[Any]:
+        """The cotangents of the tracked operands (None: zero), from arrays to arrays."""
+        lifted = wrap(g) if self.outputs == 1 else [None if x is None else wrap(x) for x in g]
+        return [None if pair is None else pair[0]._value for pair in self.values(node, lifted, None, False)]
+
+    def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> Sequence[Any]:
+        """The cotangents as tensors, each with its mask; ``record``: they can be differentiated again."""
+        raise NotImplementedError
+
+    def push(self, node: GradNode, tangents: Sequence[Any], record: bool) -> Any:
+        """The tangent of the result (a tuple of them for several), given those of the tracked operands (None: zero)."""
+        raise NotDifferentiableError(f"{self.name} has no forward-mode rule; use reverse mode (vjp, grad)")
+
+
 class GradNode:
     """One recorded operation: where its operands came from, and the arrays that its backward reads.
 
@@ -42,7 +85,11 @@ class GradNode:
     prints: Any = None  # fingerprints of the residuals, under detect_anomaly
 
     def __init__(
-        self, recorder: Any, edges: tuple[Any, ...], residuals: tuple[Any, ...], slots: tuple[int, ...] | None = None
+        self,
+        recorder: NodeRecorder,
+        edges: tuple[Any, ...],
+        residuals: tuple[Any, ...],
+        slots: tuple[int, ...] | None = None,
     ) -> None:
         self.recorder = recorder
         self.edges: tuple[Edge, ...] | None = edges
@@ -54,7 +101,7 @@ class GradNode:
     @property
     def name(self) -> str:
         """Name of the operation."""
-        return str(self.recorder.name)
+        return self.recorder.name
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:

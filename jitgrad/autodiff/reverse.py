@@ -64,7 +64,7 @@ def check_memory(node: GradNode) -> None:
     for place, array in enumerate(node.residuals):
         if isinstance(array, np.ndarray):
             write = overwritten(array, node.tick)
-            if write is not None and place in getattr(node.recorder, "reads", (place,)):
+            if write is not None and ((reads := node.recorder.reads) is None or place in reads):
                 raise InPlaceError(
                     f"backward of {node.name} needs a value of shape {array.shape} that was overwritten in place: it was kept "
                     f"at version {write.version - 1} of its memory or before, which is now at version {write.version}, "

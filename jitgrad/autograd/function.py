@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.node import GradNode, NodeRecorder
 from jitgrad.autodiff.reverse import fingerprints
 from jitgrad.autodiff.rules import Mask
 from jitgrad.core.aval import ShapedArray, aval_of, is_float
@@ -98,7 +98,8 @@ class FunctionContext:
             raise ReleasedGraphError(
                 f"the saved tensors of {node.name} were released by backward; pass retain_graph=True to keep them"
             )
-        recorder: _FunctionRecorder = node.recorder
+        recorder = node.recorder
+        assert isinstance(recorder, _FunctionRecorder)
         found: list[Tensor | None] = []
         for place, array in zip(self._saved, node.residuals, strict=False):
             if place is None:
@@ -315,11 +316,8 @@ class _Call:
         return (*arrays, captured) if captured.edges else tuple(arrays)
 
 
-class _FunctionRecorder:
-    """The part of a recorder for one call of a ``Function``: its ``backward`` is the rule."""
-
-    masks: Final = False
-    plain: Final = False
+class _FunctionRecorder(NodeRecorder):
+    """The recorder of one call of a ``Function``: its ``backward`` is the rule."""
 
     def __init__(
         self,
@@ -339,11 +337,6 @@ class _FunctionRecorder:
         self.out_avals = out_avals
         self.outputs = len(out_avals)
         self.fresh = (False,) * len(needs)
-
-    def run(self, node: GradNode, g: Any) -> list[Any]:
-        """The cotangents of the tracked arguments, from arrays to arrays (grad mode is off in a sweep of arrays)."""
-        lifted = wrap(g) if self.outputs == 1 else [None if x is None else wrap(x) for x in g]
-        return [None if t is None else t._value for t in self._call(lifted)]
 
     def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> list[Pair | None]:
         """The cotangents as tensors; structural zeros end here."""
@@ -430,16 +423,12 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 # --------------------------------------------------------------------------- rules that end at the first order
 
 
-class _OnceRecorder:
+class _OnceRecorder(NodeRecorder):
     """Stands behind the gradients of a ``once_differentiable`` rule: differentiating them is an error."""
 
-    masks: Final = False
-    plain: Final = False
-
-    def __init__(self, name: str, count: int, out_avals: Sequence[ShapedArray | None]) -> None:
+    def __init__(self, name: str, count: int, outputs: int) -> None:
         self.name = f"backward of {name}"
-        self.out_avals = out_avals
-        self.outputs = len(out_avals)
+        self.outputs = outputs
         self.fresh = (False,) * count
 
     def run(self, node: GradNode, g: Any) -> NoReturn:
@@ -493,11 +482,9 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         many = isinstance(returned, tuple | list)
         results = [None if r is None else as_tensor(r, "backward") for r in (returned if many else (returned,))]
         sources = [(g._edge, g._slot) for g in grads if isinstance(g, Tensor) and g._edge is not None]
-        edges = node.edges or ()
-        sources += zip(edges, node.slots or (0,) * len(edges), strict=True)
-        avals = [None if r is None else r._aval for r in results]
+        sources += node.next_functions
         end = GradNode(
-            _OnceRecorder(node.name, len(sources), avals),
+            _OnceRecorder(node.name, len(sources), len(results)),
             tuple(edge for edge, _ in sources),
             (),
             tuple(slot for _, slot in sources),

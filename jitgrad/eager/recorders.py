@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.node import GradNode, NodeRecorder
 from jitgrad.autodiff.rules import Mask, is_plain, jvp, vjp
 from jitgrad.core.aval import ShapedArray, make_aval
 from jitgrad.core.dispatch import constant, wrap
@@ -183,12 +183,10 @@ class _Unkept:
         self.size = aval.size
 
 
-class Recorder:
+class Recorder(NodeRecorder):
     """How a plan is recorded when the operands ``needs`` are tracked, and how its node is differentiated.
 
     ``keep``: indices into ``(*operands, *results)`` of the arrays that a node holds until backward.
-    ``plain``: structural zeros of the cotangent pass through as they are. ``masks``: new ones arise.
-    ``part``: the place in a cotangent of the operand to which that of the result is added (of views of a part).
     """
 
     __slots__ = (
@@ -305,7 +303,7 @@ class Recorder:
             self.run = self._run_program
         else:
             self.run = self._second_run  # once is often all: each index of a loop has a recorder of its own
-            return self._run_values(node, g)
+            return _run_values(node, g)
         return self.run(node, g)
 
     def _second_run(self, node: GradNode, g: Any) -> Sequence[Array | None]:
@@ -326,10 +324,6 @@ class Recorder:
             return found
         rest = iter(found)
         return [next(rest) if there else None for there in self._traced]
-
-    def _run_values(self, node: GradNode, g: Any) -> Sequence[Array | None]:
-        lifted = wrap(g) if self.outputs == 1 else [None if x is None else wrap(x) for x in g]
-        return [None if pair is None else pair[0]._value for pair in self.values(node, lifted, None, False)]
 
     def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> list[tuple[Value, Mask | None] | None]:
         """The cotangents as tensors, with masks; ``record``: they can be differentiated again."""
@@ -412,7 +406,7 @@ class Recorder:
 
 def _run_values(node: GradNode, g: Any) -> Sequence[Array | None]:
     """The backward of a node that keeps everything; not a bound method, which would make its recorder a cycle."""
-    return node.recorder._run_values(node, g)  # type: ignore[no-any-return]
+    return NodeRecorder.run(node.recorder, node, g)
 
 
 def _fused_backward(recorder: Recorder, differential: _Differential) -> Callable[[GradNode, Array], Sequence[Array]]:

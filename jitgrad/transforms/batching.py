@@ -240,7 +240,7 @@ def _traced(function: Callable[..., Any], mapped: _Mapped) -> _Element:
         stand_in = wrap(tracer)
         if leaf._edge is not None and grad_mode.get():
             graph.differentiated = True
-            recorder = InputRecorder(stand_in._aval)
+            recorder = InputRecorder()
             inputs.append(recorder)
             stand_in._edge = GradNode(recorder, (), ())
         stand_ins.append(stand_in)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 
-from jitgrad.autodiff.node import Edge, GradNode, Leaf, next_tick
+from jitgrad.autodiff.node import Edge, GradNode, Leaf, NodeRecorder, next_tick
 from jitgrad.autodiff.reverse import sweep
 from jitgrad.autodiff.rules import Mask
-from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, is_float
-from jitgrad.core.dispatch import wrap
+from jitgrad.core.aval import FLOAT64, aval_of, is_float
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import FORWARD, anomaly_mode, grad_mode, recording_mode, transforming
+from jitgrad.eager import Recorder
 from jitgrad.errors import GraphError, user_line
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.engine import kept
@@ -72,27 +72,19 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 # --------------------------------------------------------------------------- one run of the function
 
 
-class _Passage:
+class _Passage(NodeRecorder):
     """The recorder of a node at which a recording is connected to a value outside.
 
     It catches what arrives during the sweep of that recording. Later, in a sweep over recorded gradients, it hands on.
     """
 
     name = "checkpoint"
-    outputs = 1
     masks = True
-    part = None
-    plain = False
     fresh = (False,)
 
     def __init__(self) -> None:
         self.catching = True
         self.caught: tuple[Any, Mask | None] | None = None
-
-    def run(self, node: GradNode, g: Any) -> Sequence[Any]:
-        """The cotangent of the value outside, as an array."""
-        (pair,) = self.values(node, wrap(g), None, False)
-        return (None if pair is None else pair[0]._value,)
 
     def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> Sequence[Any]:
         """The cotangent of the value outside, with its mask."""
@@ -102,22 +94,15 @@ class _Passage:
         return (None,)
 
 
-class _Start:
+class _Start(NodeRecorder):
     """The recorder of a node that a sweep begins with, so that it begins with a mask."""
 
     name = "checkpoint"
-    outputs = 1
     masks = True
-    part = None
-    plain = False
     fresh = (False,)
 
     def __init__(self, mask: Mask | None) -> None:
         self.mask = mask
-
-    def run(self, node: GradNode, g: Any) -> Sequence[Any]:
-        """The cotangent."""
-        return (g,)
 
     def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> Sequence[Any]:
         """The cotangent with its mask."""
@@ -142,7 +127,8 @@ class _Recording:
         self.border = Leaf((), FLOAT64)  # stands for everything outside while the recording is swept
         self.since = next_tick()
         # older than what the function records, as every sweep expects it
-        self.passages = [GradNode(_Passage(), (self.border,), ()) for _ in range(len(moving) + captured)]
+        self.catchers = [_Passage() for _ in range(len(moving) + captured)]
+        self.passages = [GradNode(catcher, (self.border,), ()) for catcher in self.catchers]
         given = list(given)
         entries = iter(self.passages)
         for i, array in arrays.items():
@@ -181,8 +167,7 @@ class _Recording:
             if r._edge is not None and r._edge.tick <= self.since:
                 found[r._edge, r._slot] = None
         for node in self.nodes:
-            edges = node.edges or ()
-            for edge, slot in zip(edges, node.slots or (0,) * len(edges), strict=True):
+            for edge, slot in node.next_functions:
                 if edge.tick <= self.since and edge is not self.border:
                     found[edge, slot] = None
         return list(found)
@@ -190,12 +175,10 @@ class _Recording:
     def cut(self, passages: dict[Origin, GradNode]) -> None:
         """Lead every edge to a captured value through its passage."""
         for node in self.nodes:
-            edges = node.edges or ()
-            slots = node.slots or (0,) * len(edges)
-            through = [passages.get(origin) for origin in zip(edges, slots, strict=True)]
-            if any(p is not None for p in through):
-                node.edges = tuple([e if p is None else p for e, p in zip(edges, through, strict=True)])
-                node.slots = tuple([s if p is None else 0 for s, p in zip(slots, through, strict=True)])
+            origins = node.next_functions
+            if any(origin in passages for origin in origins):
+                moved = [(passages[o], 0) if o in passages else o for o in origins]
+                node.edges, node.slots = tuple([e for e, _ in moved]), tuple([s for _, s in moved])
         for r in self.results:
             there = passages.get((r._edge, r._slot))  # type: ignore[arg-type]
             if there is not None:
@@ -209,12 +192,12 @@ class _Recording:
             total, size = np.sum(array, dtype=np.float64), np.sum(np.abs(array), dtype=np.float64)
             found.append((tuple(r.shape), r.dtype, float(total), float(size)))
         for node in self.nodes:
-            keep = getattr(node.recorder, "keep", ())
-            if len(keep) != len(node.residuals) or not keep:
+            recorder = node.recorder
+            if not isinstance(recorder, Recorder) or len(recorder.keep) != len(node.residuals) or not recorder.keep:
                 continue  # a call, or a write
-            edges = dict(zip(node.recorder.needs, node.edges or (), strict=True))
-            for i, array in zip(keep, node.residuals, strict=True):
-                if i < len(node.recorder.avals) and not self.is_inner(edges.get(i)):
+            edges = dict(zip(recorder.needs, node.edges or (), strict=True))
+            for i, array in zip(recorder.keep, node.residuals, strict=True):
+                if i < len(recorder.avals) and not self.is_inner(edges.get(i)):
                     found.append(crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data))
         return found
 
@@ -257,7 +240,7 @@ def _recorded(function: Callable[..., Any], leaves: Sequence[Any], name: str) ->
     results = [_own(r, outside, run) for r in run.results]
     if tracked or captured:
         origins = [*((t._edge, t._slot) for t in tracked), *captured]
-        recorder = _Recorder(function, name, given, list(arrays), moving, captured, run, [r._aval for r in results])
+        recorder = _Recorder(function, name, given, list(arrays), moving, captured, run, len(results))
         slots = tuple([slot for _, slot in origins])
         edges: Any = tuple([edge for edge, _ in origins])
         node = GradNode(recorder, edges, tuple(arrays.values()), slots if any(slots) else None)
@@ -278,12 +261,10 @@ def _own(result: Tensor, outside: set[int], run: _Recording) -> Tensor:
     return make(array, aval_of(array))
 
 
-class _Recorder:
+class _Recorder(NodeRecorder):
     """The recorder of the node of a checkpointed call."""
 
-    masks: Final = True
-    part: Final = None
-    plain: Final = False
+    masks = True
 
     def __init__(
         self,
@@ -294,7 +275,7 @@ class _Recorder:
         moving: set[int],
         captured: list[Origin],
         run: _Recording,
-        out_avals: list[ShapedArray],
+        outputs: int,
     ) -> None:
         self.function = function
         self.name = name
@@ -303,19 +284,13 @@ class _Recorder:
         self.moving = moving
         self.count = len(captured)
         self.summary = run.summary()
-        self.out_avals = tuple(out_avals)
-        self.outputs = len(out_avals)
+        self.outputs = outputs
         self.fresh = (False,) * (len(moving) + len(captured))
-
-    def run(self, node: GradNode, g: Any) -> Sequence[Any]:
-        """The cotangents of the tracked arguments and captured values, as arrays."""
-        lifted = wrap(g) if self.outputs == 1 else [None if x is None else wrap(x) for x in g]
-        return [None if pair is None else pair[0]._value for pair in self.values(node, lifted, None, False)]
 
     def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> Sequence[Any]:
         """The cotangents as tensors, each with its mask."""
         assert node.edges is not None
-        origins: list[Origin] = list(zip(node.edges, node.slots or (0,) * len(node.edges), strict=True))
+        origins: list[Origin] = list(node.next_functions)
         arrays = dict(zip(self.positions, node.residuals, strict=True))
         run = _Recording(self.function, self.given, arrays, self.moving, self.count)
         captured = origins[len(self.moving) :]
@@ -335,9 +310,9 @@ class _Recorder:
             targets: list[Any] = [(run.border, 0)]
             sweep(starts, retain_graph=record, create_graph=record, targets=targets, anomaly=anomaly_mode())
         found = []
-        for passage, (edge, slot) in zip(run.passages, origins, strict=True):
-            passage.recorder.catching = False
+        for catcher, passage, (edge, slot) in zip(run.catchers, run.passages, origins, strict=True):
+            catcher.catching = False
             passage.edges, passage.slots = (edge,), ((slot,) if slot else None)
-            found.append(passage.recorder.caught)
-            passage.recorder.caught = None
+            found.append(catcher.caught)
+            catcher.caught = None
         return found

@@ -88,7 +88,7 @@ def _is_better_alone(results: Sequence[Tensor]) -> bool:
     """Whether each seed should go its own way through what was recorded: through jitted functions, whose gradient is one
     call but many operations in a trace; and past hooks, which are called with the gradient of each seed."""
     nodes = reachable([t._edge for t in results if t._edge is not None])
-    return any(node.hooks or node.retained or getattr(node.recorder, "compiled", False) for node in nodes)
+    return any(node.hooks or node.retained or node.recorder.compiled for node in nodes)
 
 
 def _joined(rows: Sequence[Sequence[Tensor]], how: Any) -> list[Tensor]:

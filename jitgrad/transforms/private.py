@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.node import GradNode, NodeRecorder
 from jitgrad.autodiff.reverse import reachable
-from jitgrad.core.aval import FLOAT64, ShapedArray, aval_of, is_float
+from jitgrad.core.aval import FLOAT64, aval_of, is_float
 from jitgrad.core.dispatch import constant
 from jitgrad.core.trace import current_graph, stand_in
 from jitgrad.errors import ArgumentError, DtypeError, UnsupportedError
@@ -38,17 +38,14 @@ __all__ = [
 ]
 
 
-class InputRecorder:
+class InputRecorder(NodeRecorder):
     """The recorder of an input node: its cotangent goes on to the caller's value, if that is tracked."""
 
     name = "input"
-    outputs = 1
-    masks = False
     plain = True
     fresh = (False,)
 
-    def __init__(self, aval: ShapedArray) -> None:
-        self.out_avals = (aval,)
+    def __init__(self) -> None:
         self.open = True  # until the call that it belongs to has returned
 
     def run(self, node: GradNode, g: Any) -> Sequence[Any]:
@@ -67,9 +64,7 @@ class InputRecorder:
 def _input(value: Tensor) -> Tensor:
     """A private tensor on an input node."""
     edge = value._edge
-    node = GradNode(
-        InputRecorder(value._aval), () if edge is None else (edge,), (), (value._slot,) if value._slot else None
-    )
+    node = GradNode(InputRecorder(), () if edge is None else (edge,), (), (value._slot,) if value._slot else None)
     made = _borrowing(value)
     made._edge = node
     return made

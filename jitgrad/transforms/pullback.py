@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.node import GradNode, NodeRecorder
 from jitgrad.core.aval import ShapedArray, aval_of, make_aval
 from jitgrad.core.trace import standing_in
 from jitgrad.eager import forget_plans
@@ -41,11 +41,9 @@ def record(
             tensor._edge, tensor._slot = node, slot
 
 
-class _CallRecorder:
+class _CallRecorder(NodeRecorder):
     """The recorder of the node of a jitted call. It keeps the arguments, and after them the captured tensors."""
 
-    masks = False
-    plain = False
     compiled = True
 
     def __init__(
