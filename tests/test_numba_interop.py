@@ -564,6 +564,23 @@ def test_more_free_extents_than_are_tried_keep_the_shapes_of_the_example():
         step(np.ones(3), *arguments[1:])
 
 
+def test_gradients_of_linear_functions_know_whose_extents_they_have():
+    """Nothing of such a gradient reads the values whose extents it has."""
+    matrix = np.arange(12.0).reshape(3, 4)
+    weights = np.arange(1.0, 4.0)
+    cases = [
+        (lambda x: np.sum(np.cumsum(x, axis=1) * 2.0), lambda n, m: np.tile(2.0 * np.arange(m, 0, -1.0), (n, 1))),
+        (lambda x: np.sum(np.sort(x, axis=0)), lambda n, m: np.ones((n, m))),
+        (lambda x: np.mean((x * 3.0).sum(axis=0)), lambda n, m: np.full((n, m), 3.0 / m)),
+    ]
+    for function, gradient in cases:
+        compiled = jg.jit(jg.grad(function)).njit(matrix)
+        for n, m in ((3, 4), (5, 2), (2, 9)):
+            assert_allclose(compiled(np.random.default_rng(n).normal(size=(n, m))), gradient(n, m), rtol=1e-15)
+    scaled = jg.jit(jg.grad(lambda x, w: np.sum(np.cumsum(x * w[:, None], axis=1)))).njit(matrix, weights)
+    assert_allclose(scaled(np.ones((2, 3)), np.array([1.0, 5.0])), [[3.0, 2.0, 1.0], [15.0, 10.0, 5.0]], rtol=1e-15)
+
+
 # --------------------------------------------------------------------------- compiled, in the user's own code
 
 

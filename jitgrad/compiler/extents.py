@@ -33,7 +33,7 @@ from jitgrad.ops.linear import (
 )
 from jitgrad.ops.products import vector_dot, vector_outer
 
-__all__ = ["Extents", "index_axes", "is_square_diagonal", "node_call", "unit_reshape"]
+__all__ = ["Extents", "index_axes", "is_square_diagonal", "node_call", "rooted", "unit_reshape"]
 
 Axis = tuple[Atom, int]
 
@@ -178,6 +178,30 @@ class Extents:
         if found is None:
             found = self._shapes[atom] = tuple([self.symbol(atom, i) for i in range(atom.aval.ndim)])
         return found
+
+
+def rooted(graph: Graph) -> Graph:
+    """The graph with the extents in its parameters read from the arguments, wherever the program makes them equal: what an
+    extent was read from may be a value that nobody needs."""
+    axes = Extents(graph)
+    roots: dict[Axis, Axis] = {}
+    for variable in graph.inputs:
+        for i in range(variable.aval.ndim):
+            roots.setdefault(axes._root((variable, i)), (variable, i))
+
+    def moved(n: Any) -> Any:
+        if type(n) is tuple:
+            return tuple(map(moved, n))
+        at = roots.get(axes._root((n.atom, n.axis))) if isinstance(n, Extent) else None
+        return n if at is None else Extent(n, *at)
+
+    nodes = [
+        Node(n.primitive, n.inputs, {k: moved(p) for k, p in n.params.items()}, n.outputs, n.where, n.backward)
+        if n.params
+        else n
+        for n in graph.nodes
+    ]
+    return Graph(graph.name, list(graph.inputs), nodes, list(graph.outputs), graph.lines, graph.closed)
 
 
 def is_square_diagonal(node: Node) -> bool:

@@ -14,6 +14,7 @@ from jitgrad.autodiff.node import next_tick
 from jitgrad.compiler.draw import Drawing, draw
 from jitgrad.compiler.executable import Executable
 from jitgrad.compiler.explain import Explanation, explain
+from jitgrad.compiler.extents import rooted
 from jitgrad.compiler.passes import same_program
 from jitgrad.config import overrides
 from jitgrad.core.aval import ShapedArray, aval_of, is_float
@@ -140,9 +141,8 @@ class JitFunction:
         start, caller = time.perf_counter(), user_line()
         graph = Graph(self._name, lines=True)
         stand_ins = []
-        if shapes is None:
-            shapes = [t.shape for t in arguments.tensors]
-        for leaf, tensor, shape in zip(arguments.leaves, arguments.tensors, shapes, strict=True):
+        extents = [t.shape for t in arguments.tensors] if shapes is None else shapes
+        for leaf, tensor, shape in zip(arguments.leaves, arguments.tensors, extents, strict=True):
             stand_in = wrap(graph.add_input(ShapedArray(shape, tensor.dtype, True)))
             stand_in._weak = is_weak(leaf)
             stand_ins.append(stand_in)
@@ -162,7 +162,7 @@ class JitFunction:
                         rest.append(leaf)
         finally:
             grad_mode.reset(token)
-        live = graph.live()
+        live = (graph if shapes is None else rooted(graph)).live()
         for node in live.nodes:
             if node.backward and node.where == caller:
                 node.where = None  # where the function happens to be called from is not where a gradient comes from
