@@ -12,7 +12,7 @@ import numpy as np
 from jitgrad.autodiff.node import GradNode, NodeRecorder
 from jitgrad.autodiff.reverse import fingerprints
 from jitgrad.autodiff.rules import Mask
-from jitgrad.core.aval import ShapedArray, aval_of, is_float
+from jitgrad.core.aval import ShapedArray, aval_of, broadcasts_to, is_float
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import owner
@@ -392,7 +392,7 @@ class _FunctionRecorder(NodeRecorder):
             return None
         made = as_tensor(gradient, f"{self.name}.backward, gradient of argument {position}")
         if made.shape != shape:
-            if not _broadcasts(shape, made.shape):
+            if not broadcasts_to(shape, made.shape):
                 raise ShapeError(
                     f"{self.name}.backward returned a gradient of shape {made.shape} "
                     f"for argument {position} of shape {shape}"
@@ -411,13 +411,6 @@ def _handed_over(gradient: Tensor) -> Tensor:
     own = make(array, gradient._aval)  # copied when it is written, as long as something else holds the array
     own._edge, own._slot = gradient._edge, gradient._slot
     return own
-
-
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    try:
-        return np.broadcast_shapes(shape, to) == to
-    except ValueError:
-        return False
 
 
 # --------------------------------------------------------------------------- rules that end at the first order

@@ -8,7 +8,17 @@ import numpy as np
 
 from jitgrad.errors import DtypeError
 
-__all__ = ["DTYPE_NAMES", "FLOATS", "ShapedArray", "aval_of", "check_dtype", "is_float", "make_aval", "result_dtype"]
+__all__ = [
+    "DTYPE_NAMES",
+    "FLOATS",
+    "ShapedArray",
+    "aval_of",
+    "broadcasts_to",
+    "check_dtype",
+    "is_float",
+    "make_aval",
+    "result_dtype",
+]
 
 FLOAT32: Final = np.dtype(np.float32)
 FLOAT64: Final = np.dtype(np.float64)
@@ -58,6 +68,14 @@ def make_aval(shape: tuple[int, ...], dtype: np.dtype[Any], contiguous: bool = T
 def aval_of(array: np.ndarray[Any, Any]) -> ShapedArray:
     """The aval of an ndarray."""
     return make_aval(array.shape, array.dtype, array.flags.c_contiguous)
+
+
+def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether an array of this shape broadcasts to the other one."""
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

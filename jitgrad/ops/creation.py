@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core.aval import FLOAT64, check_dtype, is_float, result_dtype
+from jitgrad.core.aval import FLOAT64, broadcasts_to, check_dtype, is_float, result_dtype
 from jitgrad.core.dispatch import as_value, is_value, wrap
 from jitgrad.core.graph import Constant, Tracer
 from jitgrad.core.primitive import Value
@@ -92,11 +92,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, requires_grad: bool 
 def _filled(shape: tuple[int, ...], value: Value, dtype: np.dtype[Any], requires_grad: bool, what: str) -> Value:
     if value.dtype != dtype:
         value = convert(value, dtype=dtype)
-    try:
-        fits = np.broadcast_shapes(value.shape, shape) == shape
-    except ValueError:
-        fits = False
-    if not fits:
+    if not broadcasts_to(value.shape, shape):
         raise ShapeError(f"{what}: a value of shape {value.shape} does not broadcast to {shape}")
     filled = copy_of(expand(value, shape=shape))
     if requires_grad and not filled.requires_grad:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core.aval import check_dtype, result_dtype
+from jitgrad.core.aval import broadcasts_to, check_dtype, result_dtype
 from jitgrad.core.dispatch import as_value, is_value, wrap
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError, UnsupportedError
@@ -496,11 +496,7 @@ def _pad_constant(x: Value, widths: list[tuple[int, int]], constants: Any) -> Va
     values = as_value(constants, "pad: constant_values")
     if values.dtype != x.dtype:
         values = convert(values, dtype=x.dtype)
-    try:
-        fits = np.broadcast_shapes(values.shape, (x.ndim, 2)) == (x.ndim, 2)
-    except ValueError:
-        fits = False
-    if not fits:
+    if not broadcasts_to(values.shape, (x.ndim, 2)):
         raise ShapeError(f"pad: constant_values of shape {values.shape} do not fit {x.ndim} axes")
     table = expand(values, shape=(x.ndim, 2))
     padded = x

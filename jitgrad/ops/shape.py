@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core.aval import check_dtype
+from jitgrad.core.aval import broadcasts_to, check_dtype
 from jitgrad.core.dispatch import as_value, is_value
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError
@@ -253,11 +253,7 @@ def broadcast_to(x: Any, shape: Any) -> Value:
     wanted = extents_of(shape, "broadcast_to")
     if any(n < 0 for n in wanted):
         raise ShapeError(f"broadcast_to: the shape {wanted} has negative extents")
-    try:
-        fits = np.broadcast_shapes(x.shape, wanted) == wanted
-    except ValueError:
-        fits = False
-    if not fits:
+    if not broadcasts_to(x.shape, wanted):
         raise ShapeError(f"broadcast_to: shape {x.shape} does not broadcast to {wanted}")
     return expand(x, shape=wanted)
 

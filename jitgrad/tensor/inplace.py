@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.autodiff.node import GradNode, next_tick
-from jitgrad.core.aval import aval_of
+from jitgrad.core.aval import aval_of, broadcasts_to
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import log_write, owner
@@ -108,11 +108,7 @@ def _given(target: Tensor, value: Any, operation: str) -> Tensor:
 def _fitted(target: Tensor, value: Tensor, operation: str, shape: tuple[int, ...]) -> Tensor:
     """The value in the dtype and shape that is written."""
     if value.shape != shape:
-        try:
-            fits = np.broadcast_shapes(value.shape, shape) == shape
-        except ValueError:
-            fits = False
-        if not fits:
+        if not broadcasts_to(value.shape, shape):
             squeezed = value.shape
             while len(squeezed) > len(shape) and squeezed[0] == 1:
                 squeezed = squeezed[1:]
