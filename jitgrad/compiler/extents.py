@@ -7,6 +7,7 @@ own, since it broadcasts.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jitgrad.core.graph import Atom, Extent, Graph, Node, Variable
@@ -20,6 +21,7 @@ from jitgrad.ops.linear import (
     expand,
     flip_view,
     gather,
+    join,
     overwrite,
     permute,
     pile,
@@ -27,15 +29,18 @@ from jitgrad.ops.linear import (
     place_diagonal,
     put,
     reshape_to,
+    scatter_add,
     slice_view,
     stop_gradient_view,
     take_at,
 )
 from jitgrad.ops.products import vector_dot, vector_outer
 
-__all__ = ["Extents", "index_axes", "is_square_diagonal", "node_call", "rooted", "unit_reshape"]
+__all__ = ["Extents", "equal_axes", "index_axes", "is_square_diagonal", "node_call", "rooted", "unit_reshape"]
 
 Axis = tuple[Atom, int]
+Pair = tuple[tuple[int, int], tuple[int, int]]
+Pairs = Sequence[Pair]
 
 
 class Extents:
@@ -76,76 +81,16 @@ class Extents:
                 self._parent[rb] = ra
 
     def _unify(self, node: Node) -> None:
-        primitive, params = node.primitive, node.params
-        (out, *_), first = node.outputs, node.inputs[0] if node.inputs else None
-        if first is None:
-            return
-        if isinstance(primitive.impl, Elementwise) or primitive is expand:
-            for x in node.inputs:
-                lead = out.aval.ndim - x.aval.ndim
-                for i in range(x.aval.ndim):
-                    self._same((out, lead + i), (x, i))
-        elif isinstance(primitive.impl, Reduce):
-            kept = [i for i in range(first.aval.ndim) if i not in params["axes"]]
-            for j, i in enumerate(kept):
-                self._same((out, j), (first, i))
-        elif primitive is permute:
-            for j, i in enumerate(params["axes"]):
-                self._same((out, j), (first, i))
-        elif primitive in (flip_view, convert, copy_of):
-            for i in range(first.aval.ndim):
-                self._same((out, i), (first, i))
-        elif primitive is reshape_to:
-            for j, i in unit_reshape(first.aval.shape, out.aval.shape) or ():
-                self._same((out, j), (first, i))
-        elif primitive is slice_view or primitive is place:
-            small, large = (out, first) if primitive is slice_view else (first, out)
-            for axis, whole, entry in index_axes(params["index"], large.aval.ndim):
-                if axis is not None and entry == (None, None, None):
-                    self._same((small, axis), (large, whole))
-        elif is_square_diagonal(node):
-            pair = (params["axis1"], params["axis2"])
-            around = [i for i in range(out.aval.ndim) if i not in pair]
-            for j, i in enumerate((*around, pair[0])):
-                self._same((out, i), (first, j))
-            self._same((out, pair[0]), (out, pair[1]))
-        elif primitive is gather:
-            for i in range(out.aval.ndim):
-                self._same((out, i), (node.inputs[1], i))
-        elif primitive is vector_dot:
-            self._same((first, 0), (node.inputs[1], 0))
-        elif primitive is vector_outer:
-            self._same((out, 0), (first, 0))
-            self._same((out, 1), (node.inputs[1], 0))
-        elif primitive is take_at or primitive is add_at:
-            axis = params["axis"]
-            self._same((out if primitive is take_at else first, axis), (node.inputs[1], 0))
-            for i in range(out.aval.ndim):
-                if i != axis:
-                    self._same((out, i), (first, i))
-        elif primitive is pile:
-            for x in node.inputs:
-                for i in range(x.aval.ndim):
-                    self._same((out, i + (i >= params["axis"])), (x, i))
-        elif primitive is overwrite:
-            for i in range(out.aval.ndim):
-                self._same((out, i), (first, i))
+        atoms = (*node.inputs, *node.outputs)
+        for (a, i), (b, j) in equal_axes(node) or ():
+            self._same((atoms[a], i), (atoms[b], j))
+        if node.primitive is overwrite:
             steps = self.views[id(node)] = view_nodes(node)
             for step in steps:
                 self._unify(step)
-            part, value = steps[-1].outputs[0] if steps else out, node.inputs[1]
+            part, value = steps[-1].outputs[0] if steps else node.outputs[0], node.inputs[1]
             for i in range(value.aval.ndim):
                 self._same((part, i), (value, i))
-        elif primitive is put:
-            for i in range(out.aval.ndim):
-                self._same((out, i), (first, i))
-            for i in range(node.inputs[1].aval.ndim):
-                self._same((node.inputs[1], i), (node.inputs[2], i))
-        else:
-            atoms = (*node.inputs, *node.outputs)
-            call = node_call(node)
-            for a, b in call.equal if call is not None else ():
-                self._same((atoms[a[0]], a[1]), (atoms[b[0]], b[1]))
 
     def symbol(self, atom: Atom, axis: int) -> str:
         """The symbol of an axis; "1" for extent 1."""
@@ -202,6 +147,67 @@ def rooted(graph: Graph) -> Graph:
         for n in graph.nodes
     ]
     return Graph(graph.name, list(graph.inputs), nodes, list(graph.outputs), graph.lines, graph.closed)
+
+
+def equal_axes(node: Node) -> Pairs | None:
+    """Which axes an operation forces to have the same extents: pairs of (place in operands and results, axis).
+
+    None where nothing is known of an operation.
+    """
+    primitive, params, shapes = node.primitive, node.params, [a.aval.shape for a in (*node.inputs, *node.outputs)]
+    count = len(node.inputs)
+    shape = shapes[count]  # of the result
+    if isinstance(primitive.impl, Elementwise) or primitive is expand:
+        lead = [len(shape) - len(shapes[k]) for k in range(count)]
+        return [
+            ((k, i), (count, lead[k] + i))
+            for k in range(count)
+            for i, n in enumerate(shapes[k])
+            if n == shape[lead[k] + i]
+        ]
+    if isinstance(primitive.impl, Reduce):
+        return _moved(1, [i for i in range(len(shapes[0])) if i not in params["axes"]])
+    if primitive is permute:
+        return _moved(1, params["axes"])
+    if primitive in (flip_view, convert, copy_of, overwrite):
+        return _moved(count, range(len(shape)))
+    if primitive is reshape_to:
+        return [((0, i), (1, j)) for j, i in unit_reshape(shapes[0], shape) or ()]
+    if primitive is slice_view or primitive is place:
+        small, large = (1, 0) if primitive is slice_view else (0, 1)
+        axes = index_axes(params["index"], len(shapes[large]))
+        return [((small, i), (large, j)) for i, j, entry in axes if i is not None and entry == (None, None, None)]
+    if is_square_diagonal(node):
+        pair = (params["axis1"], params["axis2"])
+        around = [i for i in range(len(shape)) if i not in pair]
+        return [*(((0, j), (1, i)) for j, i in enumerate((*around, pair[0]))), ((1, pair[0]), (1, pair[1]))]
+    if primitive is gather:
+        return [((1, i), (2, i)) for i in range(len(shape))]
+    if primitive is scatter_add:
+        return [((0, i), (1, i)) for i in range(len(shapes[0]))]
+    if primitive is take_at or primitive is add_at:
+        axis = params["axis"]
+        chosen = 2 if primitive is take_at else 0
+        return [((1, 0), (chosen, axis)), *(((0, i), (2, i)) for i in range(len(shape)) if i != axis)]
+    if primitive is put:
+        return [*_moved(3, range(len(shape))), *(((1, i), (2, i)) for i in range(len(shapes[1])))]
+    if primitive is pile:
+        axis = params["axis"]
+        return [((k, i), (count, i + (i >= axis))) for k in range(count) for i in range(len(shapes[0]))]
+    if primitive is join:
+        others = [i for i in range(len(shape)) if i != params["axis"]]
+        return [((k, i), (count, i)) for k in range(count) for i in others]
+    if primitive is vector_dot:
+        return [((0, 0), (1, 0))]
+    if primitive is vector_outer:
+        return [((0, 0), (2, 0)), ((1, 0), (2, 1))]
+    call = node_call(node)
+    return None if call is None else call.equal
+
+
+def _moved(result: int, axes: Iterable[int]) -> list[Pair]:
+    """The axes of a result at this place are these of the first operand."""
+    return [((0, i), (result, j)) for j, i in enumerate(axes)]
 
 
 def is_square_diagonal(node: Node) -> bool:

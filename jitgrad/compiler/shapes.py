@@ -2,7 +2,8 @@
 
 A graph is traced for some shapes. Run for others, its kernel is right only where each operation would have given results
 of the extents that the kernel's symbols stand for. The rules here say, operation by operation, what the extents of a
-result are and which conditions an operation puts on its operands; whatever does not follow becomes a check.
+result are and which conditions an operation puts on its operands, beyond the axes that are equal (those have one symbol:
+see ``equal_axes``); whatever does not follow becomes a check.
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.extents import Extents, index_axes, is_square_diagonal, node_call
+from jitgrad.compiler.extents import Extents, equal_axes, index_axes, is_square_diagonal
 from jitgrad.core.graph import Atom, Constant, Extent, Graph, Node
-from jitgrad.core.primitive import Elementwise, Reduce
+from jitgrad.core.primitive import Reduce
 from jitgrad.kernels.python_interop import slice_extent, slice_start
 from jitgrad.ops.linear import (
     add_at,
     bounded,
-    convert,
-    copy_of,
     diagonal_view,
     expand,
     flip_view,
@@ -39,7 +38,6 @@ from jitgrad.ops.linear import (
     slice_view,
     take_at,
 )
-from jitgrad.ops.products import vector_dot, vector_outer
 from jitgrad.ops.sorting import sorting_positions
 
 __all__ = ["NotGeneral", "RunTimeShapes"]
@@ -105,16 +103,21 @@ class RunTimeShapes:
             self.conditions.append(condition)
 
     def _node(self, node: Node) -> None:
-        out = node.outputs[0]
-        rule = self._rule(node)
-        if rule is None:
-            self._called(node)
-            return
-        for symbol, formula in zip(self.shape(out), rule, strict=True):
-            if formula is not None:
-                self._is(symbol, formula)
-            elif symbol not in self.definitions and symbol != "1":
-                raise NotGeneral(node.primitive.name)
+        formulas = self._formulas(node)
+        equal = equal_axes(node)
+        if formulas is None and equal is None:
+            raise NotGeneral(node.primitive.name)
+        # axes that an operation makes equal have one symbol; of the result, those are settled that lead to an operand
+        count = len(node.inputs)
+        settled = {axis for pair in equal or () if min(pair)[0] < count for axis in pair}
+        settled.update(axis for pair in equal or () if not settled.isdisjoint(pair) for axis in pair)
+        for k, v in enumerate(node.outputs, count):
+            for i, symbol in enumerate(self.shape(v)):
+                formula = formulas[i] if formulas is not None else None
+                if formula is not None:
+                    self._is(symbol, formula)
+                elif (k, i) not in settled:
+                    raise NotGeneral(node.primitive.name)
 
     def _wanted(self, node: Node) -> list[str]:
         """The extents that a ``shape`` parameter asks for."""
@@ -129,146 +132,60 @@ class RunTimeShapes:
             found.append(symbol)
         return found
 
-    def _rule(self, node: Node) -> Sequence[str | None] | None:
-        """The extents of the result, from those of the operands; None where there is no rule."""
+    def _formulas(self, node: Node) -> Sequence[str | None] | None:
+        """The extents of the result that no equal axes settle (None: all are settled); and notes what else must hold."""
         primitive, params = node.primitive, node.params
         shapes = [self.shape(a) for a in node.inputs]
-        ndim = node.outputs[0].aval.ndim
-        if isinstance(primitive.impl, Elementwise):
-            return self._broadcast(shapes, ndim)
         if not shapes:
             return None
-        first = shapes[0]
-        if isinstance(primitive.impl, Reduce):
-            axes = params["axes"]
-            if primitive.impl.needs_elements:
-                self._holds(f"{_product([first[a] for a in axes])} > 0")
-            return [n for i, n in enumerate(first) if i not in axes]
-        if primitive in (flip_view, convert, copy_of):
-            return first
-        if primitive is permute:
-            return [first[a] for a in params["axes"]]
-        if primitive is expand:
-            wanted = self._wanted(node)
-            for n, got in zip(wanted[len(wanted) - len(first) :], first, strict=True):
-                if got != "1":
-                    self._equal(n, got)
-            return wanted
-        if primitive is reshape_to:
+        first, ndim = shapes[0], node.outputs[0].aval.ndim
+        if isinstance(primitive.impl, Reduce) and primitive.impl.needs_elements:
+            self._holds(f"{_product([first[a] for a in params['axes']])} > 0")
+        elif primitive is expand or is_square_diagonal(node):
+            return self._wanted(node)
+        elif primitive is reshape_to:
             wanted = self._wanted(node)
             self._equal(_product(wanted), _product(first))
             return wanted
-        if primitive is slice_view:
+        elif primitive is slice_view:
             return self._sliced(params["index"], first, node.inputs[0].aval.shape, ndim)
-        if primitive is place:
+        elif primitive is place:
             wanted = self._wanted(node)
             part = self._sliced(params["index"], tuple(wanted), node.outputs[0].aval.shape, len(first))
             for n, got in zip(part, first, strict=True):
                 self._equal(n, got)
             return wanted
-        if is_square_diagonal(node):
-            wanted = self._wanted(node)
-            pair = (params["axis1"], params["axis2"])
-            self._equal(wanted[pair[0]], wanted[pair[1]])
-            for n, got in zip(
-                [*(n for i, n in enumerate(wanted) if i not in pair), wanted[pair[0]]], first, strict=True
-            ):
-                self._equal(n, got)
-            return wanted
-        if primitive is diagonal_view:
+        elif primitive is diagonal_view:
             return self._diagonal(params, first)
-        if primitive is place_diagonal:
+        elif primitive is place_diagonal:
             wanted = self._wanted(node)
             for n, got in zip(self._diagonal(params, tuple(wanted)), first, strict=True):
                 self._equal(n, got)
             return wanted
-        if primitive is gather:
+        elif primitive is gather:
             self._in_bounds(node.inputs[1], _product(first))
-            return shapes[1]
-        if primitive is take_at:
-            axis = params["axis"]
-            self._in_bounds(node.inputs[1], first[axis])
-            return [*first[:axis], shapes[1][0], *first[axis + 1 :]]
-        if primitive in (scatter_add, add_at):
+        elif primitive is take_at:
+            self._in_bounds(node.inputs[1], first[params["axis"]])
+        elif primitive in (scatter_add, add_at):
             wanted = self._wanted(node)
             axis = params.get("axis")
             self._in_bounds(node.inputs[1], _product(wanted) if axis is None else wanted[axis])
-            places = shapes[1] if axis is None else [*wanted[:axis], shapes[1][0], *wanted[axis + 1 :]]
-            for n, m in zip(first, places, strict=True):
-                self._equal(n, m)
             return wanted
-        if primitive is put:
+        elif primitive is put:
             self._in_bounds(node.inputs[2], _product(first))
-            for n, m in zip(shapes[1], shapes[2], strict=True):
-                self._equal(n, m)
-            return first
-        if primitive is overwrite:
-            return self._written(node, first, shapes[1])
-        if primitive is pile:
-            for shape in shapes[1:]:
-                for n, m in zip(first, shape, strict=True):
-                    self._equal(n, m)
+        elif primitive is overwrite:
+            for step in self.extents.views[id(node)]:  # the value has the extents of the last
+                self._node(step)
+        elif primitive is pile:
             axis = params["axis"]
-            return [*first[:axis], str(len(shapes)), *first[axis:]]
-        if primitive is join:
+            return [str(len(shapes)) if i == axis else None for i in range(ndim)]
+        elif primitive is join:
             return self._joined(params["axis"], shapes, [a.aval.shape for a in node.inputs])
-        if primitive is vector_dot:
-            self._equal(first[0], shapes[1][0])
-            return []
-        if primitive is vector_outer:
-            return [first[0], shapes[1][0]]
         return None
-
-    def _called(self, node: Node) -> None:
-        """What the call of an array kernel says of its axes."""
-        call = node_call(node)
-        if call is None:
-            raise NotGeneral(node.primitive.name)
-        atoms = (*node.inputs, *node.outputs)
-        count = len(node.inputs)
-        found: dict[tuple[int, int], str] = {}
-        for a, b in call.equal:
-            (p, i), (q, j) = sorted((a, b))
-            known = self.shape(atoms[p])[i] if p < count else found.get((p, i))
-            if known is None:
-                raise NotGeneral(node.primitive.name)
-            if q < count:
-                self._equal(known, self.shape(atoms[q])[j])
-            else:
-                found.setdefault((q, j), known)
-        for k, v in enumerate(node.outputs, count):
-            for i, symbol in enumerate(self.shape(v)):
-                if (k, i) not in found:
-                    raise NotGeneral(node.primitive.name)
-                self._is(symbol, found[k, i])
-
-    def _written(self, node: Node, whole: tuple[str, ...], part: tuple[str, ...]) -> tuple[str, ...]:
-        """A write through views: the whole keeps its extents, the part must have those of the last view."""
-        for symbol, n in zip(self.shape(node.outputs[0]), whole, strict=True):
-            self._is(symbol, n)
-        last = node.outputs[0]
-        for step in self.extents.views[id(node)]:
-            self._node(step)
-            (last,) = step.outputs
-        target = self.shape(last)
-        for n, got in zip(target[len(target) - len(part) :], part, strict=True):
-            if got != "1":
-                self._equal(n, got)
-        return whole
 
     def _equal(self, a: str, b: str) -> None:
         if a != b and (a, b) not in self.agreements and (b, a) not in self.agreements:
             self.agreements.append((a, b))
-
-    def _broadcast(self, shapes: list[tuple[str, ...]], ndim: int) -> list[str]:
-        found = ["1"] * ndim
-        for shape in shapes:
-            for i, n in enumerate(shape, ndim - len(shape)):
-                if found[i] == "1":
-                    found[i] = n
-                elif n != "1":
-                    self._equal(found[i], n)
-        return found
 
     def _sliced(self, index: Any, whole: tuple[str, ...], traced: tuple[int, ...], ndim: int) -> list[str]:
         """The extents of a part; and what the kernel takes for granted: a position that was 0 is not computed in it."""
@@ -296,18 +213,12 @@ class RunTimeShapes:
         columns = f"{columns} - {offset}" if offset > 0 else columns
         return [*(n for i, n in enumerate(shape) if i not in pair), f"max(0, min({rows}, {columns}))"]
 
-    def _joined(self, axis: int, shapes: list[tuple[str, ...]], traced: list[tuple[int, ...]]) -> list[str]:
-        found = list(shapes[0])
-        for shape in shapes[1:]:
-            for i, n in enumerate(shape):
-                if i != axis:
-                    self._equal(found[i], n)
+    def _joined(self, axis: int, shapes: list[tuple[str, ...]], traced: list[tuple[int, ...]]) -> list[str | None]:
         along = [shape[axis] for shape in shapes]
         for k in range(1, len(shapes)):
             if not any(t[axis] for t in traced[:k]):  # where it begins is not computed in the kernel
                 self._equal(" + ".join(along[:k]), "0")
-        found[axis] = " + ".join(along)
-        return found
+        return [" + ".join(along) if i == axis else None for i in range(len(shapes[0]))]
 
     def _in_bounds(self, positions: Atom, size: str) -> None:
         """Positions are read from memory without a test in the kernel, unless they were tested before."""
