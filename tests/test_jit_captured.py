@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -448,6 +449,473 @@ def test_an_untracked_tensor_is_followed_on_the_short_way_too() -> None:
         y = function(X)
         y.sum().backward()
         close(w.grad, X)
+
+
+# ----------------------------------------------------------------------------------------- other arrays in their place
+
+GLOBAL = np.array([1.0, 2.0, 3.0])
+
+
+def test_another_array_bound_to_a_global_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted(lambda x: x @ GLOBAL + GLOBAL.sum() * 0.0 + np.dot(x, GLOBAL))
+    function = jit(counted)
+    assert function(X) == 2 * X @ GLOBAL
+    monkeypatch.setattr(sys.modules[__name__], "GLOBAL", 2 * GLOBAL)
+    assert function(X) == 2 * X @ GLOBAL
+    GLOBAL[0] = 7.0
+    assert function(X) == 2 * X @ GLOBAL
+    assert counted.calls == 1  # an array like the other is read by the same program
+
+
+@pytest.mark.parametrize("mode", ["python", "compiled"])
+def test_another_array_bound_to_a_closure_variable(mode: str) -> None:
+    w: Any = np.array([1.0, 2.0, 3.0])
+    counted = Counted(lambda x: x * w)
+    function = jit(counted)
+    with kernels(mode):
+        for factor in (1.0, 2.0, 3.0):
+            w = factor * w
+            for _ in range(20):  # the short way, too
+                np.testing.assert_array_equal(function(X), X * w)
+        assert counted.calls == 1
+        w = np.array([[1.0], [2.0]])  # of another shape
+        np.testing.assert_array_equal(function(X), X * w)
+        w = np.array([1, 2, 3])  # of another dtype
+        np.testing.assert_array_equal(function(X), X * w)
+        w = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])[::2]  # with other strides
+        np.testing.assert_array_equal(function(X), X * w)
+        w = np.array([1.0, 2.0, 3.0], ">f8")  # of which a copy is read
+        np.testing.assert_array_equal(function(X), X * w)
+        w[1] = 5.0
+        np.testing.assert_array_equal(function(X), X * w)
+        w = jg.tensor([3.0, 2.0, 1.0])
+        np.testing.assert_array_equal(function(X), X * [3, 2, 1])
+        w = leaf(3.0, 2.0, 1.0)
+        function(X).sum().backward()
+        close(w.grad, X)
+        w = np.array([0.0, 1.0, 0.0])
+        np.testing.assert_array_equal(function(X), X * w)
+        w = 2.5
+        np.testing.assert_array_equal(function(X), X * w)
+
+
+@pytest.mark.parametrize("mode", ["python", "compiled"])
+def test_places_that_other_arrays_are_found_at(mode: str) -> None:
+    """Attributes of objects and classes, slots, containers, defaults, partial functions and bound methods."""
+    import functools
+
+    class Slotted:
+        __slots__ = ("w",)
+
+        def __init__(self, w: Any) -> None:
+            self.w = w
+
+    class Model:
+        shared: Any = np.array([1.0, 2.0, 3.0])
+
+        def __init__(self) -> None:
+            self.inner = Slotted(np.array([1.0, 2.0, 3.0]))
+            self.table: Any = {"w": (np.array([1.0, 2.0, 3.0]),), "class": [np.ones(3)]}
+            setattr(self, "not a name", np.ones(3))
+
+        def __call__(self, x: Any) -> Any:
+            product = x * self.shared * self.inner.w * self.table["w"][0]
+            return (product * self.table["class"][-1] * getattr(self, "not a name")).sum()
+
+        def method(self, x: Any) -> Any:
+            return self(x)
+
+    model = Model()
+    functions = [
+        jit(model), jit(model.method), jit(lambda x: 1.0 * model(x)), jit(functools.partial(lambda m, x: m(x), model)),
+        jit(lambda x, m=model: m.method(x)),
+    ]  # fmt: skip
+
+    def check(weights: Any) -> None:
+        for f in functions:
+            for _ in range(2):
+                np.testing.assert_allclose(f(X), X @ np.array(weights), rtol=1e-14)
+
+    with kernels(mode):
+        check([1, 8, 27])
+        model.inner.w = np.array([0.0, 1.0, 0.0])
+        check([0, 4, 0])
+        model.table["w"] = (np.array([1.0, 1.0, 1.0]),)
+        check([0, 2, 0])
+        model.table["class"][0] = np.array([1.0, 3.0, 1.0])
+        check([0, 6, 0])
+        setattr(model, "not a name", np.array([1.0, 0.5, 1.0]))
+        check([0, 3, 0])
+        Model.shared = np.array([5.0, 5.0, 5.0])
+        check([0, 7.5, 0])
+        model.shared = np.array([1.0, 1.0, 1.0])  # in front of that of the class
+        check([0, 1.5, 0])
+        model.table = {"w": [np.array([1.0, 3.0, 1.0])], "class": (np.ones(3),)}
+        check([0, 1.5, 0])
+
+
+def test_arrays_that_trade_places_or_become_one() -> None:
+    a, b = np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0])
+    first, second = a, b
+    function = jit(lambda x: x * first * first * second)
+    np.testing.assert_allclose(function(X), X * a * a * b, rtol=1e-14)
+    first, second = b, a
+    np.testing.assert_allclose(function(X), X * b * b * a, rtol=1e-14)
+    second = first
+    np.testing.assert_allclose(function(X), X * b * b * b, rtol=1e-14)
+    first = a
+    np.testing.assert_allclose(function(X), X * a * a * b, rtol=1e-14)
+    second = a
+    both = jit(lambda x: x * first - second)
+    np.testing.assert_allclose(both(X), X * a - a, rtol=1e-14)
+    second = b
+    np.testing.assert_allclose(both(X), X * a - b, rtol=1e-14)
+    first = second = b * a
+    np.testing.assert_allclose(both(X), X * first - first, rtol=1e-14)
+
+
+def test_views_of_an_array_that_is_bound_anew() -> None:
+    w = np.arange(6.0).reshape(2, 3)
+    row = w[1]
+    by_view = jit(lambda x: x @ w.T)
+    by_row = jit(lambda x: x * w[0] + w[1])
+    by_name = jit(lambda x: x * row)
+    for _ in range(2):
+        np.testing.assert_allclose(by_view(X), X @ w.T, rtol=1e-14)
+        np.testing.assert_allclose(by_row(X), X * w[0] + w[1], rtol=1e-14)
+        np.testing.assert_allclose(by_name(X), X * row, rtol=1e-14)
+        w[:] += 1.0
+        np.testing.assert_allclose(by_view(X), X @ w.T, rtol=1e-14)
+        np.testing.assert_allclose(by_row(X), X * w[0] + w[1], rtol=1e-14)
+        w = 3.0 * w  # and row stays that of the other
+    row = row + 1.0
+    np.testing.assert_allclose(by_name(X), X * row, rtol=1e-14)
+
+
+def test_arrays_that_python_reads_and_that_are_bound_anew() -> None:
+    places, mask, tensor = np.array([0, 1]), np.array([True, False, True]), jg.tensor([0.0, 1.0, 2.0])
+    functions = [
+        jit(lambda x: x[places]),
+        jit(lambda x: x[mask]),
+        jit(lambda x: x * 2.0 if tensor.tolist()[0] > 0.5 else x * 3.0),
+        jit(lambda x: jg.take(x, places) * x[0]),
+    ]
+
+    def check() -> None:
+        factor = 2.0 if tensor[0].item() > 0.5 else 3.0
+        for _ in range(2):
+            expected = (X[places], X[mask], X * factor, X[places] * X[0])
+            for f, values in zip(functions, expected, strict=True):
+                np.testing.assert_array_equal(f(X), values)
+
+    check()
+    places, mask, tensor = np.array([2, 1]), np.array([False, False, True]), jg.tensor([1.0, 1.0, 2.0])
+    check()
+    places[0], mask[0], tensor[0] = 1, True, 0.0
+    check()
+
+
+def test_gradients_with_arrays_that_are_bound_anew() -> None:
+    w = np.array([1.0, 2.0, 3.0])
+    gradient = jit(jg.grad(lambda x: np.sum(x * x * w)))
+    inner = jg.grad(jit(lambda x: np.sum(x * x * w)))
+    function = jit(lambda x: (x * x * w).sum())
+    for _ in range(3):
+        np.testing.assert_allclose(gradient(X), 2 * X * w, rtol=1e-14)
+        np.testing.assert_allclose(inner(X), 2 * X * w, rtol=1e-14)
+        for _ in range(2):
+            x = leaf(*X)
+            function(x).backward()
+            close(x.grad, 2 * X * w)
+        w = w + 1.0
+
+
+def test_an_array_bound_anew_between_forward_and_backward() -> None:
+    """The gradient is that of the call; where it is not known yet, backward says so."""
+    w = np.array([1.0, 2.0, 3.0])
+    function = jit(lambda x: (x * x * w).sum())
+    x = leaf(*X)
+    y = function(x)
+    before, w = w, 2.0 * w
+    with pytest.raises(GraphError, match="others are there now"):
+        y.backward()
+    w = before
+    function(x).backward()
+    close(x.grad, 2 * X * w)
+    x.grad = None
+    y = function(x)
+    w = 2.0 * w
+    y.backward()
+    close(x.grad, 2 * X * before)
+    x.grad = None
+    function(x).backward()
+    close(x.grad, 4 * X * before)
+
+
+def test_an_array_with_a_name_and_a_tensor_on_its_memory() -> None:
+    w = np.array([1.0, 2.0, 3.0])
+    t = jg.from_numpy(w)
+    function = jit(lambda x: x * t + w)
+    np.testing.assert_array_equal(function(X), X * [1, 2, 3] + [1, 2, 3])
+    w = np.ones(3)
+    np.testing.assert_array_equal(function(X), X * [1, 2, 3] + 1)
+    t = jg.from_numpy(w)
+    np.testing.assert_array_equal(function(X), X + 1)
+
+
+@pytest.mark.parametrize("make", [np.array, jg.tensor])
+def test_what_a_vmap_in_a_jitted_function_captures(make: Any) -> None:
+    """It is read at each call, whether it was written or something else stands there."""
+    w = make([1.0, 2.0, 3.0])
+    functions = [
+        jit(jg.vmap(lambda x: x * w)),
+        jit(lambda rows: 1.0 * jg.vmap(lambda x: x * w)(rows)),
+        jit(jg.vmap(jg.grad(lambda x: np.sum(x * x * w) / 2))),
+        jit(jg.jacfwd(lambda x: x * w)),
+        jit(jg.jacrev(lambda x: x * w)),
+        jit(jg.hessian(lambda x: np.sum(x * x * w) / 2)),
+    ]
+    rows = np.stack([X, X + 1])
+
+    def check(weights: Any) -> None:
+        for f in functions[:3]:
+            np.testing.assert_allclose(f(rows), rows * weights, rtol=1e-14)
+        for f in functions[3:]:
+            np.testing.assert_allclose(f(X), np.diag(weights), rtol=1e-14)
+
+    check([1.0, 2.0, 3.0])
+    w *= 2.0
+    check([2.0, 4.0, 6.0])
+    w = make([1.0, 0.0, 5.0])
+    check([1.0, 0.0, 5.0])
+    w[0] = 4.0
+    check([4.0, 0.0, 5.0])
+
+
+# ----------------------------------------------------------------------------------------- other arrays in their place
+
+GLOBAL = np.array([1.0, 2.0, 3.0])
+
+
+@pytest.fixture
+def _same_global() -> Iterator[None]:
+    global GLOBAL
+    before = GLOBAL
+    yield
+    GLOBAL = before
+
+
+@pytest.mark.usefixtures("_same_global")
+def test_another_array_bound_to_a_global_name() -> None:
+    global GLOBAL
+    counted = Counted(lambda x: x @ GLOBAL + GLOBAL.sum() * 0.0 + np.dot(x, GLOBAL))
+    function = jit(counted)
+    assert function(X) == 2 * X @ GLOBAL
+    GLOBAL = 2 * GLOBAL
+    assert function(X) == 2 * X @ GLOBAL
+    GLOBAL[0] = 7.0
+    assert function(X) == 2 * X @ GLOBAL
+    assert counted.calls == 1  # an array like the other is read by the same program
+
+
+@pytest.mark.parametrize("mode", ["python", "compiled"])
+def test_another_array_bound_to_a_closure_variable(mode: str) -> None:
+    w: Any = np.array([1.0, 2.0, 3.0])
+    counted = Counted(lambda x: x * w)
+    function = jit(counted)
+    with kernels(mode):
+        for factor in (1.0, 2.0, 3.0):
+            w = factor * w
+            for _ in range(20):  # the short way, too
+                np.testing.assert_array_equal(function(X), X * w)
+        assert counted.calls == 1
+        w = np.array([[1.0], [2.0]])  # of another shape
+        np.testing.assert_array_equal(function(X), X * w)
+        w = np.array([1, 2, 3])  # of another dtype
+        np.testing.assert_array_equal(function(X), X * w)
+        w = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])[::2]  # with other strides
+        np.testing.assert_array_equal(function(X), X * w)
+        w = np.array([1.0, 2.0, 3.0], ">f8")  # which is read as a copy
+        np.testing.assert_array_equal(function(X), X * w)
+        w = jg.tensor([3.0, 2.0, 1.0])
+        np.testing.assert_array_equal(function(X), X * [3, 2, 1])
+        w = leaf(3.0, 2.0, 1.0)
+        function(X).sum().backward()
+        close(w.grad, X)
+        w = np.array([0.0, 1.0, 0.0])
+        np.testing.assert_array_equal(function(X), X * w)
+        w = 2.5
+        np.testing.assert_array_equal(function(X), X * w)
+
+
+@pytest.mark.parametrize("mode", ["python", "compiled"])
+def test_places_that_other_arrays_are_found_at(mode: str) -> None:
+    """Attributes of objects and classes, slots, containers, defaults, partial functions and bound methods."""
+    import functools
+
+    class Slotted:
+        __slots__ = ("w",)
+
+        def __init__(self, w: Any) -> None:
+            self.w = w
+
+    class Model:
+        shared: Any = np.array([1.0, 2.0, 3.0])
+
+        def __init__(self) -> None:
+            self.inner = Slotted(np.array([1.0, 2.0, 3.0]))
+            self.table: Any = {"w": (np.array([1.0, 2.0, 3.0]),), "class": [np.ones(3)]}
+            setattr(self, "not a name", np.ones(3))
+
+        def __call__(self, x: Any) -> Any:
+            product = x * self.shared * self.inner.w * self.table["w"][0]
+            return (product * self.table["class"][-1] * getattr(self, "not a name")).sum()
+
+        def method(self, x: Any) -> Any:
+            return self(x)
+
+    model = Model()
+    functions = [
+        jit(model), jit(model.method), jit(lambda x: 1.0 * model(x)), jit(functools.partial(lambda m, x: m(x), model)),
+        jit(lambda x, m=model: m.method(x)),
+    ]  # fmt: skip
+
+    def check(weights: Any) -> None:
+        for f in functions:
+            for _ in range(2):
+                np.testing.assert_allclose(f(X), X @ np.array(weights), rtol=1e-14)
+
+    with kernels(mode):
+        check([1, 8, 27])
+        model.inner.w = np.array([0.0, 1.0, 0.0])
+        check([0, 4, 0])
+        model.table["w"] = (np.array([1.0, 1.0, 1.0]),)
+        check([0, 2, 0])
+        model.table["class"][0] = np.array([1.0, 3.0, 1.0])
+        check([0, 6, 0])
+        setattr(model, "not a name", np.array([1.0, 0.5, 1.0]))
+        check([0, 3, 0])
+        Model.shared = np.array([5.0, 5.0, 5.0])
+        check([0, 7.5, 0])
+        model.shared = np.array([1.0, 1.0, 1.0])  # in front of that of the class
+        check([0, 1.5, 0])
+        model.table = {"w": [np.array([1.0, 3.0, 1.0])], "class": (np.ones(3),)}
+        check([0, 1.5, 0])
+
+
+def test_arrays_that_trade_places_or_become_one() -> None:
+    a, b = np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0])
+    first, second = a, b
+    function = jit(lambda x: x * first * first * second)
+    np.testing.assert_allclose(function(X), X * a * a * b, rtol=1e-14)
+    first, second = b, a
+    np.testing.assert_allclose(function(X), X * b * b * a, rtol=1e-14)
+    second = first
+    np.testing.assert_allclose(function(X), X * b * b * b, rtol=1e-14)
+    first = a
+    np.testing.assert_allclose(function(X), X * a * a * b, rtol=1e-14)
+    second = a
+    both = jit(lambda x: x * first - second)
+    np.testing.assert_allclose(both(X), X * a - a, rtol=1e-14)
+    second = b
+    np.testing.assert_allclose(both(X), X * a - b, rtol=1e-14)
+    first = second = b * a
+    np.testing.assert_allclose(both(X), X * first - first, rtol=1e-14)
+
+
+def test_views_of_an_array_that_is_bound_anew() -> None:
+    w = np.arange(6.0).reshape(2, 3)
+    row = w[1]
+    by_view = jit(lambda x: x @ w.T)
+    by_row = jit(lambda x: x * w[0] + w[1])
+    by_name = jit(lambda x: x * row)
+    for _ in range(2):
+        np.testing.assert_allclose(by_view(X), X @ w.T, rtol=1e-14)
+        np.testing.assert_allclose(by_row(X), X * w[0] + w[1], rtol=1e-14)
+        np.testing.assert_allclose(by_name(X), X * row, rtol=1e-14)
+        w[:] += 1.0
+        np.testing.assert_allclose(by_view(X), X @ w.T, rtol=1e-14)
+        np.testing.assert_allclose(by_row(X), X * w[0] + w[1], rtol=1e-14)
+        w = 3.0 * w  # and row stays that of the other
+    row = row + 1.0
+    np.testing.assert_allclose(by_name(X), X * row, rtol=1e-14)
+
+
+def test_gradients_with_arrays_that_are_bound_anew() -> None:
+    w = np.array([1.0, 2.0, 3.0])
+    gradient = jit(jg.grad(lambda x: np.sum(x * x * w)))
+    inner = jg.grad(jit(lambda x: np.sum(x * x * w)))
+    function = jit(lambda x: (x * x * w).sum())
+    for _ in range(3):
+        np.testing.assert_allclose(gradient(X), 2 * X * w, rtol=1e-14)
+        np.testing.assert_allclose(inner(X), 2 * X * w, rtol=1e-14)
+        for _ in range(2):
+            x = leaf(*X)
+            function(x).backward()
+            close(x.grad, 2 * X * w)
+        w = w + 1.0
+
+
+def test_an_array_bound_anew_between_forward_and_backward() -> None:
+    """The gradient is that of the call; where it is not known yet, backward says so."""
+    w = np.array([1.0, 2.0, 3.0])
+    function = jit(lambda x: (x * x * w).sum())
+    x = leaf(*X)
+    y = function(x)
+    before, w = w, 2.0 * w
+    with pytest.raises(GraphError, match="others are there now"):
+        y.backward()
+    w = before
+    function(x).backward()
+    close(x.grad, 2 * X * w)
+    x.grad = None
+    y = function(x)
+    w = 2.0 * w
+    y.backward()
+    close(x.grad, 2 * X * before)
+    x.grad = None
+    function(x).backward()
+    close(x.grad, 4 * X * before)
+
+
+def test_an_array_with_a_name_and_a_tensor_on_its_memory() -> None:
+    w = np.array([1.0, 2.0, 3.0])
+    t = jg.from_numpy(w)
+    function = jit(lambda x: x * t + w)
+    np.testing.assert_array_equal(function(X), X * [1, 2, 3] + [1, 2, 3])
+    w = np.ones(3)
+    np.testing.assert_array_equal(function(X), X * [1, 2, 3] + 1)
+    t = jg.from_numpy(w)
+    np.testing.assert_array_equal(function(X), X + 1)
+
+
+@pytest.mark.parametrize("make", [np.array, jg.tensor])
+def test_what_a_vmap_in_a_jitted_function_captures(make: Any) -> None:
+    """It is read at each call, whether it was written or something else stands there."""
+    w = make([1.0, 2.0, 3.0])
+    functions = [
+        jit(jg.vmap(lambda x: x * w)),
+        jit(lambda rows: jg.vmap(lambda x: x * w)(rows)),
+        jit(jg.vmap(jg.grad(lambda x: np.sum(x * x * w) / 2))),
+        jit(jg.jacfwd(lambda x: x * w)),
+        jit(jg.jacrev(lambda x: x * w)),
+        jit(jg.hessian(lambda x: np.sum(x * x * w) / 2)),
+    ]
+    rows = np.stack([X, X + 1])
+
+    def check(weights: Any) -> None:
+        for f in functions[:3]:
+            np.testing.assert_allclose(f(rows), rows * weights, rtol=1e-14)
+        for f in functions[3:]:
+            np.testing.assert_allclose(f(X), np.diag(weights), rtol=1e-14)
+
+    check([1.0, 2.0, 3.0])
+    w *= 2.0
+    check([2.0, 4.0, 6.0])
+    w = make([1.0, 0.0, 5.0])
+    check([1.0, 0.0, 5.0])
+    w[0] = 4.0
+    check([4.0, 0.0, 5.0])
 
 
 # ------------------------------------------------------------------------------------------------------- the neighbours

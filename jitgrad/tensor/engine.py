@@ -16,7 +16,7 @@ from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode, in_backward
 from jitgrad.core.primitive import Custom, Elementwise, Primitive, View
-from jitgrad.core.trace import atom_of, current_graph, is_tracing, stand_in, stand_ins
+from jitgrad.core.trace import atom_of, current_graph, is_tracing, note_read, stand_in, stand_ins
 from jitgrad.eager import Plan, Recorder, plan_for, recorder_for
 from jitgrad.errors import DefinitionError, DtypeError, ShapeError, user_line
 from jitgrad.ops.linear import convert, stack_values
@@ -64,6 +64,7 @@ def as_tensor(obj: Any, what: str = "argument") -> Tensor:
         dtype = check_dtype(obj.dtype, what)
         itemsize = dtype.itemsize
         if obj.dtype != dtype or not obj.flags.aligned or any(s % itemsize for s in obj.strides):
+            note_read(obj)  # a trace gets a copy
             obj = np.array(obj, dtype)
         return wrap(obj)
     if isinstance(obj, _SCALARS):

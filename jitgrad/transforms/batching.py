@@ -47,6 +47,21 @@ UNTRACEABLE: Final = (TracedValueError, ConversionError, LeakedTracerError, Unsu
 _deeper: Final = itertools.count(1).__next__
 
 
+@dataclass(frozen=True)
+class _Outside:
+    """A value from outside, and how it was when the function read it."""
+
+    source: Tensor
+    frozen: Tensor
+
+    @property
+    def value(self) -> Tensor:
+        """As it was then; the source itself where it still is that, so that an outer trace knows whose value it is."""
+        source, frozen = self.source, self.frozen
+        same = source._value is frozen._value and source._edge is frozen._edge and source._slot == frozen._slot
+        return source if same else frozen
+
+
 class _ElementGraph(Graph):
     """The trace for one element. Values from outside become inputs, as they are at that moment; the grad mode of each
     node is noted, so that what was not recorded for the element is not recorded for the batch either."""
@@ -54,7 +69,7 @@ class _ElementGraph(Graph):
     def __init__(self) -> None:
         super().__init__("vmap", depth=_deeper(), transformed=True)
         self.modes: list[Any] = []
-        self.outside: dict[Variable, Tensor] = {}
+        self.outside: dict[Variable, _Outside] = {}
         self._seen: dict[Any, Variable] = {}
 
     def append(self, primitive: Any, inputs: tuple[Atom, ...], *args: Any, **kwargs: Any) -> tuple[Variable, ...]:
@@ -89,8 +104,9 @@ class _ElementGraph(Graph):
         found = self._seen.get(key)
         if found is None:
             found = self._seen[key] = Variable(ShapedArray(source.shape, source.dtype, True))
-            frozen = self.outside[found] = make(source._value, source._aval)
+            frozen = make(source._value, source._aval)
             frozen._edge, frozen._slot = source._edge, source._slot
+            self.outside[found] = _Outside(source, frozen)
             self.differentiated |= source._edge is not None
         return found
 
@@ -204,16 +220,17 @@ class _Element:
     nodes: list[Any]
     modes: list[Any]
     inputs: list[Variable | None]  # of the leaves; None for those that are no input
-    outside: dict[Variable, Tensor]
+    outside: dict[Variable, _Outside]
     outputs: list[Atom]
     structure: Structure
 
     def run(self, leaves: Sequence[Any], batched: Sequence[bool]) -> list[Batched]:
         """The results for all elements."""
-        known: dict[Atom, Batched] = {v: Batched(value, False) for v, value in self.outside.items()}
+        outside = {v: x.value for v, x in self.outside.items()}
+        known: dict[Atom, Batched] = {v: Batched(x, False) for v, x in outside.items()}
         known.update({v: Batched(x, b) for v, x, b in zip(self.inputs, leaves, batched, strict=True) if v is not None})
         results = run_batched(self.nodes, self.modes, self.outputs, known)
-        arrays = (*leaves, *self.outside.values())
+        arrays = (*leaves, *outside.values())
         memory = {id(owner(x._value)) for x in arrays if isinstance(x, Tensor) and not x.is_traced}
         for result in results:
             if not result.value.is_traced and id(owner(result.value._value)) in memory:

@@ -10,7 +10,7 @@ from jitgrad.compiler.executable import Executable
 from jitgrad.core.graph import Constant, Graph
 from jitgrad.core.trace import same_bytes
 from jitgrad.tensor import Tensor
-from jitgrad.transforms.bindings import Bindings
+from jitgrad.transforms.bindings import Bindings, stands_for_array
 from jitgrad.transforms.trees import Structure
 
 __all__ = ["Compiled", "Pullback", "captured"]
@@ -74,7 +74,10 @@ class Compiled:
             if id(c.source) in moved and (c.is_literal or len(values[id(c.value)]) > 1):
                 return False
         for c in constants:
-            c.source = moved.get(id(c.source), c.source)
+            if id(c.source) in moved:
+                c.source = moved[id(c.source)]
+                if stands_for_array(c.source):
+                    c.value = c.source._value  # by which it is known, when the function is traced again
         self.sources = new
         return True
 

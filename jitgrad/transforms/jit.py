@@ -31,7 +31,7 @@ from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.engine import wrap
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.arguments import Arguments, Parameters, is_weak
-from jitgrad.transforms.bindings import Bindings
+from jitgrad.transforms.bindings import Bindings, stands_for_array
 from jitgrad.transforms.compiled import Compiled, Pullback, captured
 from jitgrad.transforms.numba_functions import numba_callback, numba_function
 from jitgrad.transforms.private import plain, private
@@ -183,13 +183,18 @@ class JitFunction:
     def _compile(self, arguments: Arguments) -> Compiled:
         start = next_tick()
         graph, structure, rest = self._trace(arguments)
-        sources = {id(c.source): c.source for c in captured(graph)}
+        constants = captured(graph)
+        arrays: dict[int, Tensor] = {}
+        for c in constants:  # one tensor for an array, however often it met a traced value
+            if stands_for_array(c.source):
+                c.source = arrays.setdefault(id(c.source._value), c.source)
+        sources = {id(c.source): c.source for c in constants}
         # what the function itself made requires grad inside of it alone
         outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
         executable = Executable(f"{self._name}_kernel", graph)
-        return Compiled(
-            graph, executable, structure, rest, outer, graph.reads or [], Bindings(self._function, outer, self._follows)
-        )
+        reads = graph.reads or []
+        bindings = Bindings(self._function, outer, [r for r, _ in reads], self._follows)
+        return Compiled(graph, executable, structure, rest, outer, reads, bindings)
 
     @property
     def _title(self) -> str:

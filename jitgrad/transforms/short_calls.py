@@ -108,8 +108,10 @@ class ShortCalls:
         conditions += [f"source{i}._edge is not None" for i in range(len(compiled.sources))]
         space |= {f"source{i}": source for i, source in enumerate(compiled.sources)}
         if compiled.bindings.watched:
-            space |= {"hold": compiled.bindings.hold, "sources": compiled.sources}
-            conditions.append("not hold(sources)")
+            look, roots = compiled.bindings.change(compiled.sources)
+            lines.append(look)
+            space |= roots
+            conditions.append("changed")
         if conditions:
             lines.append(f"    if {' or '.join(conditions)}: return general(({arguments}{',' if args else ''}), {{}})")
         body = [f"    results = call({', '.join(given)})", f"    return {text}"]
