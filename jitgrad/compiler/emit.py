@@ -106,6 +106,7 @@ class _Emitter:
         self.at = Indices(self.extents, self.fresh)
         self.stage = 0
         self.memo: dict[Any, str] = {}
+        self.kinds: dict[str, np.dtype[Any]] = {}  # of names of elements
         self.body: list[str] = []
         self.nest = Nest((), (), False)
 
@@ -167,6 +168,7 @@ class _Emitter:
         found = self.memo.get(key)
         if found is None:
             found = self.memo[key] = self.fresh()
+            self.kinds[found] = atom.aval.dtype
             self.body.append(f"{found} = load({self.names[atom]}, {self.at.position_in(atom, index)})")
         return found
 
@@ -184,6 +186,7 @@ class _Emitter:
                 wanted = work.send(name)
             except StopIteration as end:
                 name = self.memo[key] = end.value
+                self.kinds[end.value] = key[0].aval.dtype
                 stack.pop()
                 continue
             name = self._known(*wanted)
@@ -281,7 +284,7 @@ class _Emitter:
     def _nest(self, loop: Loop, flat: bool) -> Nest:
         extents = tuple(map(self.extents.value, loop.space))
         nest = self.nest = Nest(loop.space, extents, flat)
-        self.memo, self.body = {}, nest.body
+        self.memo, self.kinds, self.body = {}, {}, nest.body
         self.at.enter(loop.space, flat, self.body)
         for number, sinks in enumerate(self._without_conflicts(loop)):
             if number:
@@ -293,6 +296,7 @@ class _Emitter:
                 index = tuple("0" if n == "1" else next(names) for n in sink.space)
                 self.at.here = index
                 getattr(self, f"_{sink.kind}")(sink, index)
+        nest.divide(self.kinds)
         return nest
 
     def _without_conflicts(self, loop: Loop) -> list[list[Sink]]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
+from jitgrad.compiler.fission import divided
 from jitgrad.kernels.loops import indent
 
 __all__ = ["Accumulator", "Nest"]
 
-_BLOCK: Final = 1024  # elements: 8 kB an array
+_BLOCK: Final = 1024  # elements, where nothing is kept: 8 kB an array
 
 
 @dataclass
@@ -38,6 +39,10 @@ class Nest:
     body: list[str] = field(default_factory=list)
     apart: list[list[str]] = field(default_factory=list)
     """Further bodies, each in an innermost loop of its own after that of ``body``."""
+    room: list[str] = field(default_factory=list)
+    """The lines that make room for what the bodies keep for each other, within a block."""
+    block: int = _BLOCK
+    """The number of elements of a block, where there are further bodies."""
     rows: dict[int, tuple[list[str], list[str]]] = field(default_factory=dict)
     """The lines before and after the loops below an axis, by the number of that axis."""
     after: list[str] = field(default_factory=list)
@@ -56,10 +61,10 @@ class Nest:
 
     def loops(self, bounds: str | None = None) -> list[str]:
         """The loops alone; the outermost over ``range(bounds)`` if that is given."""
+        if self.apart and (self.flat or len(self.space) == 1):
+            return self._blocks(bounds)
         if self.flat:
             return [f"for i in range({bounds or ' * '.join(self.space)}):", *indent(self.body, 1)]
-        if self.apart and len(self.space) == 1:
-            return self._blocks()
         lines: list[str] = []
         for depth in range(len(self.space) - 1, -1, -1):
             bound = bounds if bounds and not depth else self.space[depth]
@@ -69,13 +74,25 @@ class Nest:
                 lines = [*self.rows[depth][0], *lines, *self.rows[depth][1]]
         return lines if self.space else [line for body in (self.body, *self.apart) for line in body]
 
-    def _blocks(self) -> list[str]:
+    def _blocks(self, bounds: str | None) -> list[str]:
         """One loop over blocks that stay in the cache, and in it one for each body."""
-        n = self.space[0]
-        lines = [f"first = block * {_BLOCK}", f"past = sel(first + {_BLOCK} < {n}, first + {_BLOCK}, {n})"]
+        size = self.block
+        begin, end = bounds.split(", ") if bounds else ("0", " * ".join(self.space))
+        count, start = (f"{end} - {begin}", f"{begin} + ") if bounds else (end, "")
+        lines = [f"first = {start}block * {size}", f"past = sel(first + {size} < {end}, first + {size}, {end})"]
         for body in (self.body, *self.apart):
-            lines += ["for i0 in range(first, past):", *indent(body, 1)]
-        return [f"for block in range(({n} + {_BLOCK - 1}) // {_BLOCK}):", *indent(lines, 1)]
+            lines += [f"for {'i' if self.flat else 'i0'} in range(first, past):", *indent(body, 1)]
+        return [*self.room, f"for block in range(({count} + {size - 1}) // {size}):", *indent(lines, 1)]
+
+    def divide(self, kinds: Mapping[str, np.dtype[Any]]) -> None:
+        """Make several loops of a long body, unless it is in nested loops; ``kinds``: the dtypes of names in it."""
+        if not self.flat and len(self.space) != 1:
+            return
+        parts = divided(self.body, kinds, "i" if self.flat else "i0")
+        if parts is not None:
+            self.room, self.block = parts.room, parts.size
+            self.body, *rest = parts.bodies
+            self.apart = [*rest, *self.apart]
 
     @property
     def starts(self) -> list[str]:

@@ -14,7 +14,7 @@ __all__ = ["Outlined"]
 
 _WORD: Final = re.compile(r"(\w+)")
 _GIVEN: Final = frozenset({"a", "b", "out", "tmp", "n", "c"})
-_OWN: Final = frozenset({"t", "sum", "old", "new", "p", "r"})  # what may follow a number is kept: t3_e
+_OWN: Final = frozenset({"t", "sum", "old", "new", "p", "r", "kept"})  # what may follow a number is kept: t3_e
 
 
 class _Names(dict[str, str]):

@@ -345,6 +345,29 @@ def _pointer_maker(element: types.Type) -> Any:
     return pointer
 
 
+def _kept_maker(element: types.Type) -> Any:
+    """An intrinsic that makes a small array on the stack, of a number of elements that is a literal.
+
+    LLVM sees that nothing else is there, and on a thread's own stack nothing is shared.
+    """
+
+    @intrinsic(prefer_literal=True)
+    def kept(typingctx: Any, count: Any) -> Any:
+        if not isinstance(count, types.IntegerLiteral):
+            return None
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind = ir.ArrayType(context.get_data_type(element), count.literal_value)
+            with builder.goto_entry_block():
+                memory = builder.alloca(kind)
+            memory.align = 64
+            return builder.bitcast(memory, context.get_value_type(signature.return_type))
+
+        return types.CPointer(element)(count), generate
+
+    return kept
+
+
 _ELEMENTS: Final = {name: types.boolean if name == "bool" else getattr(types, name) for name in DTYPE_NAMES}
 
 INTRINSICS: Final[dict[str, Any]] = {
@@ -361,4 +384,5 @@ INTRINSICS: Final[dict[str, Any]] = {
     "read64": _field_reader(64),
     **{f"part_{name}": _part_maker(element) for name, element in _ELEMENTS.items()},
     **{f"pointer_{name}": _pointer_maker(element) for name, element in _ELEMENTS.items()},
+    **{f"kept_{name}": _kept_maker(element) for name, element in _ELEMENTS.items()},
 }

@@ -6,6 +6,7 @@ arrays: ``range(n)`` yields one index that means "all of it".
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,6 +60,7 @@ def meanings() -> dict[str, Any]:
         **{d: _typed(d) for d in DTYPE_NAMES if d != "bool"},
         "data": lambda array: array,
         **{f"{kind}_{d}": _part_maker(d) for d in DTYPE_NAMES for kind in ("part", "pointer")},
+        **{f"kept_{d}": functools.partial(np.empty, dtype=d) for d in DTYPE_NAMES},
     }
 
 

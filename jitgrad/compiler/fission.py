@@ -1,0 +1,285 @@
+"""Fission: a long loop body as several loops over one block after another, whose results in between stay in the cache.
+
+A processor looks a few hundred instructions ahead. Within a longer body it meets one vector of elements at a time and
+waits for each operation of a chain, and the body needs more registers than there are. Loops of moderate length overlap
+many elements. What one part computes and a later one needs is kept in small arrays on the stack; what is merely loaded
+is loaded again. Each element is computed by the same operations as before; sums may be regrouped, as always.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from jitgrad.compiler.lines import is_comment
+
+__all__ = ["Parts", "divided"]
+
+_SIZES: Final = ((16, 256), (32, 128), (64, 64))
+"""Elements of a block, by the number of arrays that are kept: at most 32 kB. Where more would be needed, a body stays whole."""
+
+# In instructions, about; fitted to a dozen bodies on AVX-512 and AVX2.
+_LONG: Final = 150.0  # a body of at most this length stays whole
+_WANTED: Final = 70.0  # of a part
+_EXCESS: Final = 0.7  # what one beyond that costs
+_LOOP: Final = 10.0
+_STORE: Final = 2.0
+_LOAD: Final = 1.0
+_SUMS: Final = 1.5  # by which a loop with sums is longer: LLVM interleaves two elements
+_DIVISION: Final = 24.0  # of the divider, which works beside the other units as long as they have other work
+_FUNCTION: Final = 40.0  # an elementary function, unless it is one of these
+_FUNCTIONS: Final = {"sqrt": 0.0, "exp": 25.0, "erf": 60.0, "erfx": 60.0, "erfc": 70.0, "atan2": 55.0, "pow": 100.0}
+_DIVIDING: Final = frozenset(
+    {"erf", "erfx", "erfc", "log", "log2", "log10", "log1p", "tanh", "atan", "atan2", "asinh", "acosh", "atanh", "pow"}
+    | {"tan", "hypot", "asin", "acos", "cbrt", "sqrt"}
+)
+_CHEAP: Final = frozenset(
+    {"load", "store", "radd", "sel", "fabs", "copysign", "maximum", "minimum", "isnan", "isinf", "isfinite", "signbit"}
+    | {"floor", "ceil", "trunc", "rint", "fma", "boolean", "float64", "float32", "int64", "int32", "int16", "int8"}
+    | {"uint64", "uint32", "uint16", "uint8"}
+)
+_GROUPS: Final = (("erf", "erfx", "erfc"), ("sin", "cos", "sincos"), ("sinh", "cosh"), ("asin", "acos"), ("pow",))
+_SHARING: Final = {name: group[0] for group in _GROUPS for name in group}
+"""Functions that share most of their work with others of the same argument in the same loop."""
+
+_CALL: Final = re.compile(r"\b([a-z]\w*)\(")
+_NAME: Final = re.compile(r"\b[A-Za-z_]\w*\b(?!\()")
+_ASSIGNED: Final = re.compile(r"([\w, ]+?) ([-+*/|&^%<>]*)= (.*)")
+_ACCESS: Final = re.compile(r"load\((\w+), ([^,]*)\)|store\((\w+), ([^,]*), .*")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A body in several loops over blocks of ``size`` elements: the lines that make room for what is kept between them, and
+    their bodies."""
+
+    size: int
+    room: list[str]
+    bodies: list[list[str]]
+
+
+@dataclass
+class _Statement:
+    lines: list[str]  # comments, and the statement
+    writes: tuple[str, ...]
+    reads: set[str]
+    functions: list[str]
+    memory: str | None  # that is read or written
+    place: str  # in it
+    stores: bool
+    work: float
+    divisions: int
+
+
+@dataclass
+class _Unit:
+    """Statements that stay together."""
+
+    statements: list[_Statement]
+    reads: set[str] = field(default_factory=set)  # names that other units write
+    writes: set[str] = field(default_factory=set)
+    work: float = 0.0
+    divisions: int = 0
+    is_sum: bool = False
+    """Whether something is folded into a variable, and nothing else is done."""
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for s in self.statements for line in s.lines]
+
+
+def divided(body: Sequence[str], kinds: Mapping[str, np.dtype[Any]], index: str) -> Parts | None:
+    """The body of a loop over ``index`` in parts, for blocks that begin at ``first``; None where it had better stay whole.
+
+    ``kinds``: the dtypes of the names that may be kept from one part to another.
+    """
+    statements = _statements(body)
+    if statements is None or sum(s.work for s in statements) <= _LONG:
+        return None
+    units, loads = _units(statements, kinds, index)
+    if sum(unit.work for unit in units) <= _LONG:
+        return None
+    bounds = _bounds(units, loads)
+    if len(bounds) <= 2:
+        return None
+    return _written([units[a:b] for a, b in itertools.pairwise(bounds)], loads, kinds, index)
+
+
+def _statements(body: Sequence[str]) -> list[_Statement] | None:
+    """The lines as statements; None if one is not of the kinds that are known."""
+    found = []
+    comments: list[str] = []
+    for line in body:
+        if is_comment(line):
+            comments.append(line)
+            continue
+        stores = line.startswith("store(")
+        match = None if stores else _ASSIGNED.fullmatch(line)
+        if match is None and not stores:
+            return None
+        writes = () if match is None else tuple(match[1].split(", "))
+        value = line if match is None else match[3]
+        reads = set(_NAME.findall(value))
+        if match is not None and match[2]:  # t += ...
+            reads.update(writes)
+        access = _ACCESS.fullmatch(value)
+        if access is None and ("load(" in value or stores):
+            return None
+        memory, place = (access[1] or access[3], access[2] or access[4]) if access else (None, "")
+        functions = [n for n in _CALL.findall(value) if n not in _CHEAP]
+        divisions = sum(map(value.count, (" / ", " % ", " // "))) + len(_DIVIDING.intersection(functions))
+        work = 1.0 + sum(_FUNCTIONS.get(f, _FUNCTION) for f in functions)
+        lines = [*comments, line]
+        found.append(_Statement(lines, writes, reads, functions, memory, place, stores, work, divisions))
+        comments = []
+    return found
+
+
+def _units(
+    statements: list[_Statement], kinds: Mapping[str, Any], index: str
+) -> tuple[list[_Unit], dict[str, _Statement]]:
+    """Statements as units, in an order for parts; and the loads that can be done wherever their results are needed, by
+    these."""
+    touched: dict[str, list[int]] = {}
+    written: dict[str, list[int]] = {}
+    accessed: dict[str, list[int]] = {}
+    for k, s in enumerate(statements):
+        for name in s.writes:
+            written.setdefault(name, []).append(k)
+        for name in {*s.reads, *s.writes}:
+            touched.setdefault(name, []).append(k)
+        if s.memory:
+            accessed.setdefault(s.memory, []).append(k)
+    carried = {n for n, at in written.items() if len(at) > 1 or touched[n][0] < at[0] or n in statements[at[0]].reads}
+    changed = {s.memory for s in statements if s.memory and s.stores}
+    reach = list(range(len(statements)))  # by statement: the last one that has to be in the unit of this one
+    for name in written:
+        if name in carried or name not in kinds:
+            first, last = touched[name][0], touched[name][-1]
+            reach[first] = max(reach[first], last)
+    for memory in changed:
+        # elements may only be taken up again by a later part where each is at a place of its own
+        first, last = accessed[memory][0], accessed[memory][-1]
+        where = {statements[k].place for k in accessed[memory]}
+        if len(where) > 1 or not _is_own_place(where.pop(), index, written):
+            reach[first] = max(reach[first], last)
+    loads: dict[str, _Statement] = {}
+    units: list[_Unit] = []
+    end = -1
+    for k, s in enumerate(statements):
+        if k > end:
+            plain = s.memory is not None and s.memory not in changed and reach[k] == k
+            if plain and not s.reads & written.keys():
+                loads[s.writes[0]] = s
+                continue
+            units.append(_Unit([]))
+        end = max(end, reach[k])
+        units[-1].statements.append(s)
+    for unit in units:
+        unit.writes = {name for s in unit.statements for name in s.writes}
+        unit.reads = {name for s in unit.statements for name in s.reads if name in written} - unit.writes
+        unit.work = sum(s.work for s in unit.statements)
+        unit.divisions = sum(s.divisions for s in unit.statements)
+        unit.is_sum = unit.writes <= carried and not any(s.memory or s.functions for s in unit.statements)
+    return sorted(_sharing(units), key=lambda unit: unit.is_sum), loads
+
+
+def _is_own_place(place: str, index: str, computed: Container[str]) -> bool:
+    """Whether the text of a position is another one for each index."""
+    names = _NAME.findall(place)
+    return index in names and not any(n in computed for n in names) and "%" not in place and "//" not in place
+
+
+def _sharing(units: list[_Unit]) -> list[_Unit]:
+    """The units, those that share work made one."""
+    seen: dict[Any, _Unit] = {}
+    order: list[_Unit] = []
+    for unit in units:
+        groups = [_SHARING.get(f) for s in unit.statements for f in s.functions]
+        alone = len(groups) == 1 and groups[0] is not None and not any(s.memory for s in unit.statements)
+        key = (groups[0], frozenset(unit.reads)) if alone and unit.reads else None
+        if key is None or key not in seen:
+            order.append(unit)
+            if key is not None:
+                seen[key] = unit
+            continue
+        first = seen[key]
+        first.statements += unit.statements
+        first.writes |= unit.writes
+        first.work = max(first.work, unit.work)
+        first.divisions = max(first.divisions, unit.divisions)
+    return order
+
+
+def _bounds(units: list[_Unit], loads: Mapping[str, _Statement]) -> list[int]:
+    """The numbers of the units with which parts begin, and the number of all: the cheapest, by dynamic programming."""
+    count = len(units)
+    made = {name: k for k, unit in enumerate(units) for name in unit.writes}
+    needed = {name: k for k, unit in enumerate(units) for name in unit.reads}  # for the last time
+    best = [0.0] + [np.inf] * count
+    begins = [0] * (count + 1)
+    for a in range(count):
+        work, divisions, kept, sums = 0.0, 0, 0, False
+        brought: set[str] = set()
+        leaving: dict[int, int] = {}
+        for b in range(a + 1, count + 1):
+            unit = units[b - 1]
+            work += unit.work
+            divisions += unit.divisions
+            sums = sums or unit.is_sum
+            brought.update(n for n in unit.reads if n in loads or made[n] < a)
+            for name in unit.writes:
+                if (until := needed.get(name, -1)) >= b:
+                    kept += 1
+                    leaving[until + 1] = leaving.get(until + 1, 0) + 1
+            kept -= leaving.get(b, 0)
+            length = (work + len(brought) + kept) * (_SUMS if sums else 1.0)
+            cost = best[a] + max(work, _DIVISION * divisions) + _EXCESS * max(0.0, length - _WANTED)
+            cost += _LOOP + _LOAD * len(brought) + _STORE * kept
+            if cost < best[b]:
+                best[b], begins[b] = cost, a
+            if work > 3 * _WANTED:
+                break
+    bounds = [count]
+    while bounds[-1]:
+        bounds.append(begins[bounds[-1]])
+    return bounds[::-1]
+
+
+def _written(
+    parts: list[list[_Unit]], loads: Mapping[str, _Statement], kinds: Mapping[str, np.dtype[Any]], index: str
+) -> Parts | None:
+    last = {name: p for p, units in enumerate(parts) for unit in units for name in unit.reads}
+    slots: list[tuple[np.dtype[Any], int]] = []  # the dtype of an array, and the last part that reads what is there
+    places: dict[str, str] = {}
+    bodies = []
+    for p, units in enumerate(parts):
+        body: list[str] = []
+        present: set[str] = set()
+        for unit in units:
+            for name in sorted(unit.reads - present, key=_order):
+                present.add(name)
+                body += loads[name].lines if name in loads else [f"{name} = load({places[name]}, {index} - first)"]
+            body += unit.lines
+            present |= unit.writes
+            for name in sorted((n for n in unit.writes if last.get(n, p) > p), key=_order):
+                kind = kinds[name]
+                slot = next((k for k, (d, until) in enumerate(slots) if d == kind and until < p), len(slots))
+                slots[slot : slot + 1] = [(kind, last[name])]
+                places[name] = f"kept{slot}"
+                body.append(f"store({places[name]}, {index} - first, {name})")
+        bodies.append(body)
+    size = next((size for most, size in _SIZES if len(slots) <= most), None)
+    if size is None:
+        return None
+    return Parts(size, [f"kept{k} = kept_{kind.name}({size})" for k, (kind, _) in enumerate(slots)], bodies)
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Names in the order in which they were given, so that the text is always the same."""
+    return len(name), name
