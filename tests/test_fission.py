@@ -30,7 +30,7 @@ def shredded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is divided as far as it may be, in blocks of four elements."""
     monkeypatch.setattr(fission, "_LONG", 0.0)
     monkeypatch.setattr(fission, "_SIZES", ((1000, 4),))
-    monkeypatch.setattr(fission, "_bounds", lambda units, loads: list(range(len(units) + 1)))
+    monkeypatch.setattr(fission, "_bounds", lambda units, loads, at_will: list(range(len(units) + 1)))
 
 
 # --------------------------------------------------------------------------------------------- of any body
@@ -116,7 +116,7 @@ def test_parts_do_what_the_body_does(body: list[str], n: int) -> None:
     whole = run(["for i0 in range(n0):", *indent(body, 1)], n)
     integers = {line.split(" = ")[0] for line in body if " = int64(" in line}
     kinds = {f"t{k}": np.dtype(np.int64) if f"t{k}" in integers else FLOAT64 for k in range(1, 40)}
-    parts = divided(body, kinds, "i0")
+    parts = divided([body], kinds, "i0")
     if parts is None:
         return
     assert len(parts.bodies) > 1
@@ -127,7 +127,7 @@ def test_parts_do_what_the_body_does(body: list[str], n: int) -> None:
 
 def test_short_bodies_stay_whole() -> None:
     assert (
-        divided(["t1 = load(a0, i0)", "t2 = exp(t1)", "store(out0, i0, t2)"], {"t1": FLOAT64, "t2": FLOAT64}, "i0")
+        divided([["t1 = load(a0, i0)", "t2 = exp(t1)", "store(out0, i0, t2)"]], {"t1": FLOAT64, "t2": FLOAT64}, "i0")
         is None
     )
 
@@ -140,7 +140,7 @@ def test_additions_to_repeated_places_stay_together(place: str) -> None:
         "t1 = load(a0, i0)", "t2 = sin(t1)", "t3 = load(a1, i0)", f"t4 = load(out0, {place})", "t5 = sin(t2)", "t6 = t4 + t5",
         f"store(out0, {place}, t6)", "t7 = sin(t6)", "store(out1, i0, t7)",
     ]  # fmt: skip
-    parts = divided(body, {f"t{k}": FLOAT64 for k in range(1, 8)}, "i0")
+    parts = divided([body], {f"t{k}": FLOAT64 for k in range(1, 8)}, "i0")
     assert parts is not None
     assert any(f"t4 = load(out0, {place})" in b and f"store(out0, {place}, t6)" in b for b in parts.bodies)
 
@@ -148,7 +148,7 @@ def test_additions_to_repeated_places_stay_together(place: str) -> None:
 @pytest.mark.usefixtures("shredded")
 def test_additions_to_places_of_their_own_need_not() -> None:
     body = ["t1 = load(out0, i0)", "t2 = load(a0, i0)", "t3 = sin(t2)", "t4 = t1 + t3", "store(out0, i0, t4)"]
-    parts = divided(body, {f"t{k}": FLOAT64 for k in range(1, 5)}, "i0")
+    parts = divided([body], {f"t{k}": FLOAT64 for k in range(1, 5)}, "i0")
     assert parts is not None
     assert len(parts.bodies) == 4
 
@@ -156,9 +156,23 @@ def test_additions_to_places_of_their_own_need_not() -> None:
 def test_what_shares_work_stands_together() -> None:
     body = ["t1 = load(a0, i0)", "t2 = erf(t1)", "t3 = tanh(t2)", "t4 = tanh(t3)", "t5 = tanh(t4)"]
     body += ["t6__, t6_density = erfx(t1)", "t6 = t6_density", "t7 = t6 * t5", "store(out0, i0, t7)"]
-    parts = divided(body, {f"t{k}": FLOAT64 for k in range(1, 8)}, "i0")
+    parts = divided([body], {f"t{k}": FLOAT64 for k in range(1, 8)}, "i0")
     assert parts is not None
     assert any("t2 = erf(t1)" in b and "t6__, t6_density = erfx(t1)" in b for b in parts.bodies)
+
+
+def test_bodies_that_must_not_be_one() -> None:
+    """What the first computes is kept for the second; nothing is divided that need not be."""
+    first = ["t1 = load(a0, i1)", "t2 = exp(t1)", "t3 = load(out0, i1)", "store(out0, i1, t3 + t2)"]
+    second = ["t4 = t2 * t1", "t5 = load(out0, i1 + 1)", "store(out0, i1 + 1, t5 + t4)"]
+    kinds = {f"t{k}": FLOAT64 for k in range(1, 6)}
+    parts = divided([first, second], kinds, "i1", at_will=False)
+    assert parts is not None
+    keep, bring = "store(kept0, i1 - first, t2)", "t2 = load(kept0, i1 - first)"
+    assert parts.bodies == [[*first[:2], keep, *first[2:]], ["t1 = load(a0, i1)", bring, *second]]
+    # a name of which no array can be made holds the two together
+    del kinds["t2"]
+    assert divided([first, second], kinds, "i1", at_will=False) is None
 
 
 # --------------------------------------------------------------------------------------------- of programs
@@ -265,6 +279,40 @@ def test_for_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for a, b, c in zip(results[0][1], results[1][1], slopes, strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_allclose(a, c, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (3, 2), (5, 256), (4, 257), (3, 258), (2, 600)])
+def test_dear_gradients_of_neighbours(shape: tuple[int, ...]) -> None:
+    """A total variation, whose roots are computed once."""
+    u = np.random.default_rng(0).normal(size=shape)
+
+    def variation(u: Any) -> Any:
+        down, right = u[1:, :-1] - u[:-1, :-1], u[:-1, 1:] - u[:-1, :-1]
+        return np.sum(np.sqrt(down * down + right * right + 0.01))
+
+    down, right = u[1:, :-1] - u[:-1, :-1], u[:-1, 1:] - u[:-1, :-1]
+    root = np.sqrt(down * down + right * right + 0.01)
+    slope = np.zeros_like(u)
+    slope[1:, :-1] += down / root
+    slope[:-1, 1:] += right / root
+    slope[:-1, :-1] -= (down + right) / root
+    both = jit(jg.value_and_grad(variation))
+    value, found = both(u)
+    assert both.source(u).count(" = sqrt(") == 1
+    np.testing.assert_allclose(value, np.sum(root), rtol=1e-13)
+    np.testing.assert_allclose(found, slope, rtol=1e-12, atol=1e-13)
+
+
+def test_what_infinities_do_to_neighbours() -> None:
+    u = np.array([1.0, np.inf, 2.0, -3.0, np.nan, 0.0, 5.0, -np.inf])
+    bend = 2.0 * (u[2:] - 2.0 * u[1:-1] + u[:-2])
+    slope = np.zeros_like(u)
+    with np.errstate(invalid="ignore"):
+        slope[2:] += bend
+        slope[1:-1] -= 2.0 * bend
+        slope[:-2] += bend
+    found = jit(jg.grad(lambda u: np.sum((u[2:] - 2.0 * u[1:-1] + u[:-2]) ** 2)))(u)
+    np.testing.assert_array_equal(found, slope)
 
 
 @pytest.mark.usefixtures("shredded")

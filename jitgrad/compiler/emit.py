@@ -18,7 +18,6 @@ from jitgrad.compiler.indices import Index, Indices, NotFlat, added
 from jitgrad.compiler.lines import UserLines, arranged, without_comments
 from jitgrad.compiler.nests import Accumulator, Nest
 from jitgrad.compiler.outline import Outlined
-from jitgrad.compiler.segments import elementary_functions
 from jitgrad.compiler.workspace import Temporary, Workspace, lay_out
 from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64
 from jitgrad.core.graph import Atom, Constant, Extent, Node, Variable
@@ -43,7 +42,6 @@ from jitgrad.ops.products import vector_outer
 __all__ = ["Buffer", "Emitted", "emit"]
 
 
-_FEW: Final = 40  # operations that are cheaper to repeat than to wait for
 _APART: Final = JOINS | {place, place_diagonal}  # they write every place once
 
 
@@ -286,23 +284,21 @@ class _Emitter:
         nest = self.nest = Nest(loop.space, extents, flat)
         self.memo, self.kinds, self.body = {}, {}, nest.body
         self.at.enter(loop.space, flat, self.body)
-        for number, sinks in enumerate(self._without_conflicts(loop)):
-            if number:
-                self.memo, self.body = {}, []
-                nest.apart.append(self.body)
-                self.at.enter(loop.space, flat, self.body)
+        ends = [0]
+        for sinks in self._without_conflicts(loop):
             for sink in sinks:
                 names = iter(f"i{k}" for k in range(len(loop.space)))
                 index = tuple("0" if n == "1" else next(names) for n in sink.space)
                 self.at.here = index
                 getattr(self, f"_{sink.kind}")(sink, index)
-        nest.divide(self.kinds)
+            ends.append(len(self.body))
+        nest.divide([self.body[a:b] for a, b in itertools.pairwise(ends)], self.kinds)
         return nest
 
     def _without_conflicts(self, loop: Loop) -> list[list[Sink]]:
         """The sinks in groups, of which none adds to the same memory at two places: gradients of neighbours, ``x[1:]`` and
         ``x[:-1]``. Within one loop an element would wait for what the one before it has just written, and nothing could be
-        vectorised. What is dear to compute stays in one loop nevertheless."""
+        vectorised."""
         groups: list[list[Sink]] = [[]]
         places: dict[Variable, list[Any]] = {}
         for sink in loop.sinks:
@@ -310,27 +306,13 @@ class _Emitter:
             if sink.kind == "scatter" and sink.node is not None and sink.node.primitive is place:
                 known = places.setdefault(sink.target, [])
                 where = sink.node.params["index"]
-                if where not in known and (not known or self._is_cheap(sink.node.inputs[sink.part])):
+                if where not in known:
                     known.append(where)
-                number = known.index(where) if where in known else 0
+                number = known.index(where)
             while len(groups) <= number:
                 groups.append([])
             groups[number].append(sink)
         return groups
-
-    def _is_cheap(self, atom: Atom) -> bool:
-        """Whether an element takes little to compute once more."""
-        pending, count = [atom], 0
-        while pending and count < _FEW:
-            a = pending.pop()
-            if isinstance(a, Constant) or self.plan.memory.get(a, 1 << 30) <= self.stage:
-                continue
-            node = self.plan.producers[a]
-            if elementary_functions(node.primitive):
-                return False
-            count += 1
-            pending += node.inputs
-        return not pending
 
     def _store(self, sink: Sink, index: Index) -> None:
         source = sink.target if sink.node is None else sink.node.inputs[0]  # what a write starts from is copied

@@ -74,6 +74,8 @@ class _Statement:
     stores: bool
     work: float
     divisions: int
+    body: int  # which one it belongs to
+    moved: bool = False  # to an earlier one
 
 
 @dataclass
@@ -93,28 +95,33 @@ class _Unit:
         return [line for s in self.statements for line in s.lines]
 
 
-def divided(body: Sequence[str], kinds: Mapping[str, np.dtype[Any]], index: str) -> Parts | None:
+def divided(
+    bodies: Sequence[Sequence[str]], kinds: Mapping[str, np.dtype[Any]], index: str, *, at_will: bool = True
+) -> Parts | None:
     """The body of a loop over ``index`` in parts, for blocks that begin at ``first``; None where it had better stay whole.
 
-    ``kinds``: the dtypes of the names that may be kept from one part to another.
+    ``bodies``: what is never to be in one part. Where one is over, the next one may add to other elements of the same memory,
+    in any order. ``kinds``: the dtypes of the names that may be kept from one part to another. ``at_will``: long bodies are
+    divided too.
     """
-    statements = _statements(body)
-    if statements is None or sum(s.work for s in statements) <= _LONG:
+    statements = _statements(bodies)
+    if statements is None or (len(bodies) == 1 and not at_will):
         return None
     units, loads = _units(statements, kinds, index)
-    if sum(unit.work for unit in units) <= _LONG:
-        return None
-    bounds = _bounds(units, loads)
+    if any(unit.statements[0].body != s.body for unit in units for s in unit.statements if not s.moved):
+        return None  # something holds two bodies together
+    at_will = at_will and sum(unit.work for unit in units) > _LONG
+    bounds = _bounds(units, loads, at_will)
     if len(bounds) <= 2:
         return None
     return _written([units[a:b] for a, b in itertools.pairwise(bounds)], loads, kinds, index)
 
 
-def _statements(body: Sequence[str]) -> list[_Statement] | None:
+def _statements(bodies: Sequence[Sequence[str]]) -> list[_Statement] | None:
     """The lines as statements; None if one is not of the kinds that are known."""
     found = []
     comments: list[str] = []
-    for line in body:
+    for number, line in ((k, line) for k, body in enumerate(bodies) for line in body):
         if is_comment(line):
             comments.append(line)
             continue
@@ -135,7 +142,7 @@ def _statements(body: Sequence[str]) -> list[_Statement] | None:
         divisions = sum(map(value.count, (" / ", " % ", " // "))) + len(_DIVIDING.intersection(functions))
         work = 1.0 + sum(_FUNCTIONS.get(f, _FUNCTION) for f in functions)
         lines = [*comments, line]
-        found.append(_Statement(lines, writes, reads, functions, memory, place, stores, work, divisions))
+        found.append(_Statement(lines, writes, reads, functions, memory, place, stores, work, divisions, number))
         comments = []
     return found
 
@@ -147,14 +154,14 @@ def _units(
     these."""
     touched: dict[str, list[int]] = {}
     written: dict[str, list[int]] = {}
-    accessed: dict[str, list[int]] = {}
+    accessed: dict[tuple[str, int], list[int]] = {}
     for k, s in enumerate(statements):
         for name in s.writes:
             written.setdefault(name, []).append(k)
         for name in {*s.reads, *s.writes}:
             touched.setdefault(name, []).append(k)
         if s.memory:
-            accessed.setdefault(s.memory, []).append(k)
+            accessed.setdefault((s.memory, s.body), []).append(k)
     carried = {n for n, at in written.items() if len(at) > 1 or touched[n][0] < at[0] or n in statements[at[0]].reads}
     changed = {s.memory for s in statements if s.memory and s.stores}
     reach = list(range(len(statements)))  # by statement: the last one that has to be in the unit of this one
@@ -162,12 +169,11 @@ def _units(
         if name in carried or name not in kinds:
             first, last = touched[name][0], touched[name][-1]
             reach[first] = max(reach[first], last)
-    for memory in changed:
+    for (memory, _), accesses in accessed.items():
         # elements may only be taken up again by a later part where each is at a place of its own
-        first, last = accessed[memory][0], accessed[memory][-1]
-        where = {statements[k].place for k in accessed[memory]}
-        if len(where) > 1 or not _is_own_place(where.pop(), index, written):
-            reach[first] = max(reach[first], last)
+        where = {statements[k].place for k in accesses}
+        if memory in changed and (len(where) > 1 or not _is_own_place(where.pop(), index, written)):
+            reach[accesses[0]] = max(reach[accesses[0]], accesses[-1])
     loads: dict[str, _Statement] = {}
     units: list[_Unit] = []
     end = -1
@@ -186,7 +192,7 @@ def _units(
         unit.work = sum(s.work for s in unit.statements)
         unit.divisions = sum(s.divisions for s in unit.statements)
         unit.is_sum = unit.writes <= carried and not any(s.memory or s.functions for s in unit.statements)
-    return sorted(_sharing(units), key=lambda unit: unit.is_sum), loads
+    return sorted(_sharing(units), key=lambda unit: (unit.statements[0].body, unit.is_sum)), loads
 
 
 def _is_own_place(place: str, index: str, computed: Container[str]) -> bool:
@@ -209,6 +215,8 @@ def _sharing(units: list[_Unit]) -> list[_Unit]:
                 seen[key] = unit
             continue
         first = seen[key]
+        for s in unit.statements:
+            s.moved = True
         first.statements += unit.statements
         first.writes |= unit.writes
         first.work = max(first.work, unit.work)
@@ -216,9 +224,12 @@ def _sharing(units: list[_Unit]) -> list[_Unit]:
     return order
 
 
-def _bounds(units: list[_Unit], loads: Mapping[str, _Statement]) -> list[int]:
+def _bounds(units: list[_Unit], loads: Mapping[str, _Statement], at_will: bool) -> list[int]:
     """The numbers of the units with which parts begin, and the number of all: the cheapest, by dynamic programming."""
     count = len(units)
+    bodies = [unit.statements[0].body for unit in units]
+    if not at_will:
+        return [k for k in range(count) if not k or bodies[k] != bodies[k - 1]] + [count]
     made = {name: k for k, unit in enumerate(units) for name in unit.writes}
     needed = {name: k for k, unit in enumerate(units) for name in unit.reads}  # for the last time
     best = [0.0] + [np.inf] * count
@@ -229,6 +240,8 @@ def _bounds(units: list[_Unit], loads: Mapping[str, _Statement]) -> list[int]:
         leaving: dict[int, int] = {}
         for b in range(a + 1, count + 1):
             unit = units[b - 1]
+            if bodies[b - 1] != bodies[a]:
+                break
             work += unit.work
             divisions += unit.divisions
             sums = sums or unit.is_sum

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.fission import divided
+from jitgrad.compiler.fission import Parts, divided
 from jitgrad.kernels.loops import indent
 
 __all__ = ["Accumulator", "Nest"]
-
-_BLOCK: Final = 1024  # elements, where nothing is kept: 8 kB an array
 
 
 @dataclass
@@ -37,12 +35,8 @@ class Nest:
     before: list[str] = field(default_factory=list)
     accumulators: list[Accumulator] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
-    apart: list[list[str]] = field(default_factory=list)
-    """Further bodies, each in an innermost loop of its own after that of ``body``."""
-    room: list[str] = field(default_factory=list)
-    """The lines that make room for what the bodies keep for each other, within a block."""
-    block: int = _BLOCK
-    """The number of elements of a block, where there are further bodies."""
+    parts: Parts | None = None
+    """The same in several innermost loops, over one block after another."""
     rows: dict[int, tuple[list[str], list[str]]] = field(default_factory=dict)
     """The lines before and after the loops below an axis, by the number of that axis."""
     after: list[str] = field(default_factory=list)
@@ -57,42 +51,45 @@ class Nest:
     @property
     def work(self) -> int:
         """The number of statements that it runs."""
-        return math.prod(self.extents) * (len(self.body) + sum(map(len, self.apart)))
+        return math.prod(self.extents) * len(self.body)
 
     def loops(self, bounds: str | None = None) -> list[str]:
         """The loops alone; the outermost over ``range(bounds)`` if that is given."""
-        if self.apart and (self.flat or len(self.space) == 1):
-            return self._blocks(bounds)
+        if not self.space:
+            return self.body
+        room = [] if self.parts is None else self.parts.room
         if self.flat:
-            return [f"for i in range({bounds or ' * '.join(self.space)}):", *indent(self.body, 1)]
+            return [*room, *self._innermost("i", bounds or " * ".join(self.space))]
         lines: list[str] = []
         for depth in range(len(self.space) - 1, -1, -1):
             bound = bounds if bounds and not depth else self.space[depth]
-            bodies = [self.body, *self.apart] if depth == len(self.space) - 1 else [lines]
-            lines = [line for body in bodies for line in (f"for i{depth} in range({bound}):", *indent(body, 1))]
+            if depth == len(self.space) - 1:
+                lines = self._innermost(f"i{depth}", bound)
+            else:
+                lines = [f"for i{depth} in range({bound}):", *indent(lines, 1)]
             if depth in self.rows:
                 lines = [*self.rows[depth][0], *lines, *self.rows[depth][1]]
-        return lines if self.space else [line for body in (self.body, *self.apart) for line in body]
+        return [*room, *lines]
 
-    def _blocks(self, bounds: str | None) -> list[str]:
-        """One loop over blocks that stay in the cache, and in it one for each body."""
-        size = self.block
-        begin, end = bounds.split(", ") if bounds else ("0", " * ".join(self.space))
-        count, start = (f"{end} - {begin}", f"{begin} + ") if bounds else (end, "")
+    def _innermost(self, index: str, bounds: str) -> list[str]:
+        if self.parts is None:
+            return [f"for {index} in range({bounds}):", *indent(self.body, 1)]
+        begin, _, end = bounds.rpartition(", ")
+        count, start = (f"{end} - {begin}", f"{begin} + ") if begin else (end, "")
+        size = self.parts.size
         lines = [f"first = {start}block * {size}", f"past = sel(first + {size} < {end}, first + {size}, {end})"]
-        for body in (self.body, *self.apart):
-            lines += [f"for {'i' if self.flat else 'i0'} in range(first, past):", *indent(body, 1)]
-        return [*self.room, f"for block in range(({count} + {size - 1}) // {size}):", *indent(lines, 1)]
+        for body in self.parts.bodies:
+            lines += [f"for {index} in range(first, past):", *indent(body, 1)]
+        return [f"for block in range(({count} + {size - 1}) // {size}):", *indent(lines, 1)]
 
-    def divide(self, kinds: Mapping[str, np.dtype[Any]]) -> None:
-        """Make several loops of a long body, unless it is in nested loops; ``kinds``: the dtypes of names in it."""
-        if not self.flat and len(self.space) != 1:
-            return
-        parts = divided(self.body, kinds, "i" if self.flat else "i0")
-        if parts is not None:
-            self.room, self.block = parts.room, parts.size
-            self.body, *rest = parts.bodies
-            self.apart = [*rest, *self.apart]
+    def divide(self, bodies: Sequence[Sequence[str]], kinds: Mapping[str, np.dtype[Any]]) -> None:
+        """Make several loops of a body that is long, or that consists of ``bodies`` that must not be in one loop.
+
+        ``kinds``: the dtypes of names in it. Short rows had better not be divided, and their lengths are not known here.
+        """
+        if self.space:
+            index = "i" if self.flat else f"i{len(self.space) - 1}"
+            self.parts = divided(bodies, kinds, index, at_will=self.flat or len(self.space) == 1)
 
     @property
     def starts(self) -> list[str]:
