@@ -367,7 +367,8 @@ class _Emitter:
         split = len(running) - len(summed)
         if running[split:] == summed:  # the reduced axes are the innermost ones: a local accumulator
             total = self.fresh("sum")
-            begin = [*comment, f"{total} = {start}"]
+            known, begin = self._shortcut(sink, index, split) if summed else (None, [])
+            begin = [*comment, *begin, f"{total} = {start}"]
             if not summed and running:  # every element is a result of its own
                 self.body += begin
                 end = self.body
@@ -380,6 +381,8 @@ class _Emitter:
             self.body += comment
             self.body += inline(impl.step, [total, value], total, kind)
             end += comment
+            if known is not None:
+                end.append(f"{total} = sel(isfinite({known}), {known}, {total})")
             self._finish(sink.target, total, count, impl, end, kept)
             return
         if running[0] not in kept:
@@ -404,6 +407,30 @@ class _Emitter:
             )
             lines.append(f"store({self.names[target]}, j, {result})")
             self.nest.after += [*comment, f"for j in range({size}):", *indent(lines, 1)]
+
+    def _shortcut(self, sink: Sink, index: Index, depth: int) -> tuple[str | None, list[str]]:
+        """What a sum is if that is finite, and the lines that compute it; the loops from ``depth`` on run if it is not."""
+        if sink.scaled is None:
+            return None, []
+        assert sink.node is not None
+        (x,), axes = sink.node.inputs, sink.node.params["axes"]
+        outside = self.memo, self.body, self.at.lines
+        self.memo, self.body = {}, []
+        self.at.lines = self.body
+        factor = self.element(sink.scaled.factor, self.at.broadcast(sink.scaled.factor, x, index))
+        kept = tuple(v for i, v in enumerate(index) if i not in axes)
+        total = self.element(sink.scaled.total, kept)
+        known, often = self.fresh(), self.fresh()
+        zero = literal(x.aval.dtype.type(0), x.aval.dtype)
+        # a sum begins with +0: it is no negative zero
+        self.body.append(f"{known} = {zero} {'-' if sink.scaled.negated else '+'} {factor} * {total}")
+        extent = " * ".join(self.nest.space) if self.at.flat else self.nest.space[depth]
+        self.body.append(f"{often} = sel(isfinite({known}), 0, {extent})")
+        self.nest.bounds[depth] = often
+        self.nest.divisible = self.nest.divisible and depth > 0
+        lines = self.body
+        self.memo, self.body, self.at.lines = outside
+        return known, lines
 
     def _finish(self, target: Variable, total: str, count: str, impl: Reduce, end: list[str], kept: Index) -> None:
         result = total

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from jitgrad.compiler.extents import Extents, is_square_diagonal, node_call, unit_reshape
 from jitgrad.compiler.segments import cuts, elementary_functions
+from jitgrad.compiler.totals import Scaled, Totals
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.core.primitive import ArrayCall, Elementwise, Reduce
 from jitgrad.ops.elementwise import add
@@ -87,6 +88,7 @@ class Sink:
     node: Node | None
     part: int = 0  # which operand of the node is written
     adds: bool = False  # a scatter onto what other scatters have left
+    scaled: Scaled | None = None  # a sum that need not be summed up
 
 
 @dataclass(eq=False)
@@ -128,6 +130,7 @@ class _Planner:
         self.ready: dict[Atom, int] = dict.fromkeys(graph.inputs, 0)
         self.stored: set[Variable] = set()  # virtual values that must be stored too
         self.often = self._read_at_many_places()
+        self.totals = Totals(self.producers)
         self.runs: list[tuple[int, Sink | Call]] = []
         self.scattered: dict[Atom, list[Sink]] = {}  # results of scatters, with the sinks that make them
         self.merged: set[Atom] = set()  # scatters, and sums of them, that write to the memory of a larger sum
@@ -177,7 +180,10 @@ class _Planner:
         shape = self.extents.shape
         if isinstance(primitive.impl, Reduce) or primitive is vector_dot:
             kind: Literal["reduce", "dot"] = "dot" if primitive is vector_dot else "reduce"
-            self.runs.append((reads, Sink(kind, out, shape(node.inputs[0]), node)))
+            scaled = self._scaled(node)
+            if scaled is not None:
+                reads = max(reads, ready[scaled.total], ready.get(scaled.factor, 0))
+            self.runs.append((reads, Sink(kind, out, shape(node.inputs[0]), node, scaled=scaled)))
             self.memory[out] = self.ready[out] = reads + 1
         elif (primitive in SCATTERS and not is_indexed(node)) or primitive in JOINS:
             for part, x in enumerate(node.inputs if primitive in JOINS else node.inputs[:1]):
@@ -212,6 +218,13 @@ class _Planner:
             self.runs.append((stage, Call(node, call)))
             for v in node.outputs:
                 self.memory[v] = self.ready[v] = stage + 1
+
+    def _scaled(self, node: Node) -> Scaled | None:
+        """How a sum follows from an earlier one of the same segment."""
+        found, here = self.totals.find(node), len(self.begins)
+        if found is None or any(self.segment.get(a, here) != here for a in (found.factor, found.total)):
+            return None
+        return found
 
     def _is_repeated(self, atom: Atom, node: Node) -> bool:
         """Whether a loop over the result would compute a dear operand again for each step of an outer axis."""
@@ -354,15 +367,15 @@ class _Planner:
 
     def _stages(self) -> list[list[Loop | Call]]:
         stages: list[list[Loop | Call]] = [[] for _ in range(max((s for s, _ in self.runs), default=-1) + 1)]
-        loops: dict[tuple[int, tuple[str, ...]], Loop] = {}
+        loops: dict[tuple[int, tuple[str, ...], Scaled | None], Loop] = {}
         for stage, run in self.runs:
             if isinstance(run, Call):
                 stages[stage].append(run)
                 continue
             space = tuple(n for n in run.space if n != "1")
-            loop = loops.get((stage, space))
+            loop = loops.get((stage, space, run.scaled))
             if loop is None:
-                loop = loops[stage, space] = Loop(space)
+                loop = loops[stage, space, run.scaled] = Loop(space)
                 stages[stage].append(loop)
             loop.sinks.append(run)
         return stages

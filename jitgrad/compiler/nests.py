@@ -39,6 +39,8 @@ class Nest:
     """The same in several innermost loops, over one block after another."""
     rows: dict[int, tuple[list[str], list[str]]] = field(default_factory=dict)
     """The lines before and after the loops below an axis, by the number of that axis."""
+    bounds: dict[int, str] = field(default_factory=dict)
+    """How often loops run, by the number of their axis, where that is not the extent."""
     after: list[str] = field(default_factory=list)
     divisible: bool = True
     """Whether parts of the outermost axis may run in any order, or at once."""
@@ -59,10 +61,10 @@ class Nest:
             return self.body
         room = [] if self.parts is None else self.parts.room
         if self.flat:
-            return [*room, *self._innermost("i", bounds or " * ".join(self.space))]
+            return [*room, *self._innermost("i", bounds or self.bounds.get(0, " * ".join(self.space)))]
         lines: list[str] = []
         for depth in range(len(self.space) - 1, -1, -1):
-            bound = bounds if bounds and not depth else self.space[depth]
+            bound = bounds if bounds and not depth else self.bounds.get(depth, self.space[depth])
             if depth == len(self.space) - 1:
                 lines = self._innermost(f"i{depth}", bound)
             else:
