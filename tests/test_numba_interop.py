@@ -2,6 +2,7 @@
 compiled code, loops and threads."""
 
 import ctypes
+import functools
 import gc
 import itertools
 import os
@@ -1127,3 +1128,42 @@ def test_scipy_least_squares_with_jitted_functions():
         fast.njit(true, t, observed), np.ones(3), jac=jg.jit(jg.jacobian(residuals)), args=(t, observed), xtol=1e-14
     )
     assert_allclose(found.x, true, rtol=1e-8)
+
+
+# --------------------------------------------------------------------------- bare functions, and names that ours have too
+
+
+def test_transforms_of_bare_functions():
+    x, y = np.array([0.3, 0.7]), np.array([1.5, -0.4])
+    for function, arguments, expected in (
+        (np.sin, (x,), np.sin(x)),
+        (np.logaddexp, (x, y), np.logaddexp(x, y)),
+        (jg.jacobian(np.sin), (x,), np.diag(np.cos(x))),
+        (jg.jacfwd(np.exp), (x,), np.diag(np.exp(x))),
+        (jg.jacrev(np.multiply, argnums=1), (x, y), np.diag(x)),
+        (jg.grad(np.linalg.norm), (x,), x / np.sqrt(x @ x)),
+        (jg.grad(pow), (0.5, 3.0), 0.75),
+        (jg.grad(abs), (-2.0,), -1.0),
+        (jg.vmap(np.dot), (np.eye(2), np.outer(x, y)), np.diag(np.outer(x, y))),
+        (jg.jit(np.exp), (0.5,), np.exp(0.5)),
+        (functools.partial(np.multiply, 2.0), (x,), 2 * x),
+    ):
+        compiled = jg.jit(function).njit(*arguments)
+        assert_allclose(compiled(*arguments), expected, rtol=1e-14)
+        assert jg.jit(function)(*arguments) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["exp", "kernel", "np", "max", "argument0", "never_cache", "inner", "function", "value", "lambda"]
+)
+def test_functions_named_like_what_their_source_calls(name):
+    def f(x):
+        return 2.0 * jg.exp(x)
+
+    f.__name__ = name
+    jitted = jg.jit(f)
+    compiled = jitted.njit(0.5)
+    assert compiled(0.25) == pytest.approx(2.0 * np.exp(0.25), rel=1e-15)
+    assert compiled is jitted.njit(1.5)
+    assert compiled.__name__.rstrip("_") == name
+    assert jitted.address(0.5).ctypes(0.25) == pytest.approx(2.0 * np.exp(0.25), rel=1e-15)

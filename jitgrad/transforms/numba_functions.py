@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import io
 import keyword
 import math
 import re
+import tokenize
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -79,17 +82,33 @@ def _dispatcher(
 ) -> Any:
     """The Numba function with these parameters and this result; the same object for the same source."""
     name = owner._name
-    lines = [f"def {name}({head[0]}):", "    never_cache()", *(f"    {line}" for line in head[1:])]
+    lines = ["    never_cache()", *(f"    {line}" for line in head[1:])]
     lines += [f"    {line}" for line in program.body({})]
-    source = program.kernel() + "\n\n" + "\n".join([*lines, f"    return {result}"]) + "\n"
+    kernel, body = program.kernel(), "\n".join([*lines, f"    return {result}"]) + "\n"
+    called = _free_name(name, kernel, f"def _({head[0]}):\n{body}")
+    source = f"{kernel}\n\ndef {called}({head[0]}):\n{body}"
     source = re.sub(r"\{a(\d+)\}", lambda m: words[int(m[1])], source)
     specs = [(t.dtype.name, t.ndim, f"{name}: {w}") for t, w in zip(arguments.tensors, words, strict=True)]
     constants, extras = program.constants, program.emitted.extras
     key = ("source", kernel_mode(), source, *specs, *(c.tobytes() for c in constants.values()), *extras.items())
     found = owner._numba.get(key)
     if found is None:
-        found = owner._numba[key] = interop().make_dispatcher(name, source, {**constants, **extras}, specs)
+        found = owner._numba[key] = interop().make_dispatcher(called, source, {**constants, **extras}, specs)
     return found
+
+
+def _free_name(name: str, *sources: str) -> str:
+    """The name for a function that these sources do not mean something else by: many are called ``exp``, or ``kernel``."""
+    taken = frozenset[str]().union(*map(_names_in, sources))
+    while name in taken or keyword.iskeyword(name):
+        name += "_"
+    return name
+
+
+@functools.lru_cache(64)
+def _names_in(source: str) -> frozenset[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return frozenset(t.string for t in tokens if t.type == tokenize.NAME)
 
 
 def numba_function(owner: _Jitted, arguments: Arguments, freeze: bool) -> Any:
@@ -186,8 +205,10 @@ def numba_callback(owner: _Jitted, arguments: Arguments, freeze: bool, user_data
     key = ("callback", user_data, id(function))
     found = owner._numba.get(key)
     if found is None:
-        source, signature = _callback_source(name, arguments, program, leaves, user_data)
-        found = owner._numba[key] = interop().make_callback(name, source, function, signature)
+        source, signature = _callback_source(arguments, program, leaves, user_data)
+        called = _free_name(name, source)
+        source = source.replace("def _(", f"def {called}(")
+        found = owner._numba[key] = interop().make_callback(called, source, function, signature)
     return found
 
 
@@ -197,8 +218,9 @@ def _c_name(dtype: np.dtype[Any]) -> str:
 
 
 def _callback_source(
-    name: str, arguments: Arguments, program: Program, leaves: list[Any], user_data: bool
+    arguments: Arguments, program: Program, leaves: list[Any], user_data: bool
 ) -> tuple[str, tuple[str, ...]]:
+    """The source of a C function that is called ``_``, and its C signature."""
     tensors = arguments.tensors
     first = next((k for k, t in enumerate(tensors) if t.ndim), None)
     extent = program.axes[first][0] if first is not None else None
@@ -260,7 +282,7 @@ def _callback_source(
         f"    return results[{returned}]" if returned is not None else "    return 0",
         "",
         "",
-        f"def {name}({', '.join(names)}):",
+        f"def _({', '.join(names)}):",
         "    failed = False",
         f"    value = {value}" if returned is not None else "    value = 0",
         "    try:",
