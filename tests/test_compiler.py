@@ -517,3 +517,50 @@ def test_gradients_of_views_of_a_number_add_up() -> None:
 
     wanted = np.tanh(0.3) + 0.3 / np.cosh(0.3) ** 2 + 1.0
     np.testing.assert_allclose(jit(jg.grad(function))(0.3), wanted, rtol=1e-14)
+
+
+# --------------------------------------------------------------------------- reshapes within loops
+
+
+def _shape_of(draw: Any, size: int) -> tuple[int, ...]:
+    shape = []
+    while size > 1:
+        shape.append(draw(st.sampled_from([k for k in range(2, size + 1) if size % k == 0])))
+        size //= shape[-1]
+    if draw(st.booleans()):
+        shape.insert(draw(st.integers(0, len(shape))), 1)
+    return tuple(shape)
+
+
+@given(st.data())
+def test_reshapes_between_other_movements(data: st.DataObject) -> None:
+    """Axes that stay, split, merge or cross, as in NumPy, where a loop has to find each element."""
+    size = data.draw(st.sampled_from([4, 8, 12, 24, 36, 64]))
+    shapes = [_shape_of(data.draw, size) for _ in range(3)]
+    orders = [data.draw(st.permutations(range(len(s)))) for s in shapes]
+    flips = [data.draw(st.integers(0, len(s) - 1)) if s else None for s in shapes]
+
+    def f(xp: Any, x: Any) -> Any:
+        y = x
+        for shape, order, axis in zip(shapes, orders, flips, strict=True):
+            y = xp.transpose(xp.reshape(y, shape), order)
+            y = xp.flip(y, axis=axis) if axis is not None else y
+            y = xp.tanh(y) + y if axis == 0 else y
+        return xp.reshape(y, (-1,)) * xp.reshape(xp.reshape(x, shapes[0]), (-1,))
+
+    x = np.linspace(-1.0, 2.0, size)
+    with kernels("python"):
+        np.testing.assert_allclose(jg.jit(lambda x: f(jg, x))(x), f(np, x), rtol=1e-13)
+
+
+def test_jacobians_by_a_matrix() -> None:
+    """The seeds are reshaped on their way in and out."""
+    a = np.random.default_rng(0).normal(size=(5, 5))
+    identity = np.eye(5)
+    expected = np.einsum("ip,qj->ijpq", identity, a) + np.einsum("ip,jq->ijpq", a, identity)
+    for jacobian in (jg.jacrev, jg.jacfwd):
+        jitted = jg.jit(jacobian(lambda x: x @ x))
+        np.testing.assert_allclose(jitted(a), expected, rtol=1e-13)
+        assert (
+            "//" not in jitted.source(a).rpartition("for i0")[2]
+        )  # axes that stay, and such as merge, need no division

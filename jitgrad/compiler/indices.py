@@ -35,10 +35,12 @@ class Indices:
         self.space: tuple[str, ...] = ()
         self.here: Index = ()  # the index of the loop itself
         self.lines: list[str] = []  # where divisions that an index needs are written
+        self._positions: dict[tuple[tuple[str, ...], Index], str] = {}  # of indices that were made by dividing them
 
     def enter(self, space: tuple[str, ...], flat: bool, lines: list[str]) -> None:
         """Begin a loop over ``space``, whose body is ``lines``."""
         self.space, self.flat, self.lines = space, flat, lines
+        self._positions = {}
 
     def position(self, shape: tuple[str, ...], index: Index) -> str:
         """The row-major position of an index."""
@@ -46,6 +48,8 @@ class Indices:
             return "i"
         if self.flat and any(i != "0" for i in index):
             raise NotFlat
+        if (shape, index) in self._positions:
+            return self._positions[shape, index]
         text = "0"
         for n, i in zip(shape, index, strict=True):
             if n == "1":
@@ -115,9 +119,19 @@ class Indices:
             for j, i in pairs:
                 found[i] = index[j]
             return tuple(found)
+        shape, wanted = self.extents.shape(x), self.extents.shape(out)
+        last = next((k for k, (n, m) in enumerate(zip(shape[::-1], wanted[::-1], strict=False)) if n != m), None)
+        if last:  # axes that stay as they are need no divisions
+            inner = index[len(wanted) - last :]
+            return (*self._divided(shape[:-last], self.position(wanted[:-last], index[:-last])), *inner)
+        return self._divided(shape, self.position(wanted, index))
+
+    def _divided(self, shape: tuple[str, ...], text: str) -> Index:
+        """The index of the element at a row-major position."""
+        if sum(n != "1" for n in shape) < 2:
+            return tuple("0" if n == "1" else text for n in shape)
         position = self._fresh("p")
-        self.lines.append(f"{position} = {self.position(self.extents.shape(out), index)}")
-        shape = self.extents.shape(x)
+        self.lines.append(f"{position} = {text}")
         parts: list[str] = []
         rest = position
         for n in reversed(shape):
@@ -138,6 +152,7 @@ class Indices:
                 name = self._fresh("p")
                 self.lines.append(f"{name} = {part}")
                 found.append(name)
+        self._positions[shape, tuple(found)] = position
         return tuple(found)
 
     def sliced(self, x: Atom, entries: Any, index: Index) -> Index:
