@@ -216,11 +216,66 @@ def test_chunks_depend_on_the_extents_alone() -> None:
         assert phases(function, np.ones(200_000)) == two
 
 
-def test_integer_sums_and_repeated_places_are_not_divided() -> None:
-    big = np.ones(2_000_000)
+def test_integer_sums_are_not_divided() -> None:
+    assert phases(jit(jg.count_nonzero), np.ones(2_000_000)) == []
+
+
+def test_arrays_that_are_added_to_are_divided_if_they_are_small() -> None:
+    """Each chunk has a copy: for eight elements or more that go to one place."""
     at = np.zeros(2_000_000, np.int64)
-    assert phases(jit(jg.count_nonzero), big) == []
-    assert phases(jit(jg.grad(lambda x: jg.sum(x[at]))), np.ones(3)) == []
+    gathers = jit(jg.grad(lambda x: jg.sum(x[at])))
+    assert phases(gathers, np.ones(3)) == [0, 32, 0]
+    assert phases(gathers, np.ones(60_000)) == [0, 4, 0]
+    assert phases(gathers, np.ones(200_000)) == []
+    columns = jit(lambda x: jg.sum(x, axis=0))
+    assert phases(columns, np.ones((200_000, 10))) == [0, 40, 0]
+    assert phases(columns, np.ones((20, 100_000))) == [0, 2, 0]
+    assert phases(columns, np.ones((10, 200_000))) == []
+    # so gradients of overlapping slices are not
+    assert phases(jit(jg.grad(lambda x: jg.sum(x[1:] * x[:-1]))), np.ones(2_000_000)) == []
+
+
+COLUMNS: dict[str, tuple[Callable[[Any], Any], Callable[[Array], Any]]] = {
+    "sum": (lambda x: jg.sum(x, axis=0), lambda x: np.sum(x, axis=0)),
+    "mean": (lambda x: jg.mean(x, axis=0), lambda x: np.mean(x, axis=0)),
+    "max": (lambda x: jg.max(x, axis=0), lambda x: np.max(x, axis=0)),
+    "outer and inner": (lambda x: jg.sum(x, axis=(0, 2)), lambda x: np.sum(x, axis=(0, 2))),
+    "count": (lambda x: jg.sum(x > 0.0, axis=0), lambda x: np.sum(x > 0.0, axis=0)),
+    "any": (lambda x: jg.any(x > 2.5, axis=0), lambda x: np.any(x > 2.5, axis=0)),
+}
+
+
+@pytest.mark.usefixtures("divided")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns(name: str, dtype: Any) -> None:
+    ours, numpys = COLUMNS[name]
+    x = np.random.default_rng(1).normal(size=(101, 3, 4)).astype(dtype)
+    x[50, 1, 2], x[70, 0, 0] = np.nan, np.inf
+    function = jit(ours)
+    assert max(phases(function, x)) > 5
+    found = function(x)
+    tolerance = 1e-13 if dtype == np.float64 else 1e-5
+    np.testing.assert_allclose(found, numpys(x.astype(np.float64)), rtol=tolerance, atol=tolerance)
+    with config.override(num_threads=5):
+        assert np.asarray(jit(ours)(x)).tobytes() == np.asarray(found).tobytes()
+
+
+@pytest.mark.usefixtures("divided")
+def test_gradients_of_what_is_broadcast_and_gathered() -> None:
+    rng = np.random.default_rng(0)
+    x, w, table, at = rng.normal(size=(400, 6)), rng.normal(size=6), rng.normal(size=5), rng.integers(0, 5, 400)
+
+    def loss(x: Any, w: Any, table: Any) -> Any:
+        return np.sum((x * w) ** 2) + np.sum(np.exp(table[at]))
+
+    function = jit(jg.value_and_grad(loss, argnums=(0, 1, 2)))
+    assert len([n for n in phases(function, x, w, table) if n]) == 2
+    value, (dx, dw, dtable) = function(x, w, table)
+    np.testing.assert_allclose(value, loss(x, w, table), rtol=1e-13)
+    np.testing.assert_allclose(dx, 2.0 * x * w * w, rtol=1e-13)
+    np.testing.assert_allclose(dw, np.sum(2.0 * x * x * w, axis=0), rtol=1e-13)
+    np.testing.assert_allclose(dtable, np.bincount(at, minlength=5) * np.exp(table), rtol=1e-13)
 
 
 def test_one_thread_makes_no_pool() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from jitgrad.compiler.fuse import JOINS, SCATTERS, Call, Loop, Plan, Sink
 from jitgrad.compiler.indices import Index, Indices, NotFlat, added
 from jitgrad.compiler.lines import UserLines, arranged, without_comments
-from jitgrad.compiler.nests import Accumulator, Nest
+from jitgrad.compiler.nests import Accumulator, Nest, Shared
 from jitgrad.compiler.outline import Outlined
 from jitgrad.compiler.workspace import Temporary, Workspace, lay_out
 from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64
@@ -385,13 +385,13 @@ class _Emitter:
                 end.append(f"{total} = sel(isfinite({known}), {known}, {total})")
             self._finish(sink.target, total, count, impl, end, kept)
             return
-        if running[0] not in kept:
-            self.nest.divisible = False  # all of the outermost axis goes to the same places
         target = sink.target
         name = self.names[target]
         if accumulator != target.aval.dtype:
             name = self._temporary(accumulator, target)
         size = " * ".join(n for n in self.extents.shape(target) if n != "1") or "1"
+        if running[0] not in kept:
+            self._share(target, name, accumulator, start, lambda old, v, new: inline(impl.step, [old, v], new, kind))
         self.nest.before += [*comment, f"for j in range({size}):", f"    store({name}, j, {start})"]
         position = self.at.position_in(target, kept)
         old, new = self.fresh("old"), self.fresh("new")
@@ -407,6 +407,12 @@ class _Emitter:
             )
             lines.append(f"store({self.names[target]}, j, {result})")
             self.nest.after += [*comment, f"for j in range({size}):", *indent(lines, 1)]
+
+    def _share(
+        self, target: Variable, name: str, dtype: np.dtype[Any], start: str, fold: Callable[[str, str, str], list[str]]
+    ) -> None:
+        size = " * ".join(n for n in self.extents.shape(target) if n != "1") or "1"
+        self.nest.shared[name] = Shared(name, dtype, target.aval.size, size, start, fold)
 
     def _shortcut(self, sink: Sink, index: Index, depth: int) -> tuple[str | None, list[str]]:
         """What a sum is if that is finite, and the lines that compute it; the loops from ``depth`` on run if it is not."""
@@ -462,19 +468,20 @@ class _Emitter:
         x = node.inputs[sink.part]
         value = self.element(x, index)
         self.body += self.comment(node)
-        zeroed = node.primitive in SCATTERS
-        if zeroed and out not in self.filled:
+        zero = literal(out.aval.dtype.type(0), out.aval.dtype)
+        if node.primitive in SCATTERS and out not in self.filled:
             self.filled.add(out)
             size = " * ".join(n for n in self.extents.shape(out) if n != "1") or "1"
-            zero = literal(out.aval.dtype.type(0), out.aval.dtype)
             self.nest.before += [*self.comment(node), f"for j in range({size}):", f"    store({name}, j, {zero})"]
-        if sink.adds or node.primitive not in _APART:
-            self.nest.divisible = False
         where = self._target_position(sink, node, index)
         if sink.adds or node.primitive in (scatter_add, add_at):
+            sign = "|" if out.aval.dtype == BOOL else "+"
+            self._share(out, name, out.aval.dtype, zero, lambda old, v, new: [f"{new} = {old} {sign} {v}"])
             old = self.fresh("old")
             self.body.append(f"{old} = load({name}, {where})")
-            value = f"{old} {'|' if out.aval.dtype == BOOL else '+'} {value}"
+            value = f"{old} {sign} {value}"
+        elif node.primitive not in _APART:
+            self.nest.divisible = False
         self.body.append(f"store({name}, {where}, {value})")
 
     def _target_position(self, sink: Sink, node: Node, index: Index) -> str:

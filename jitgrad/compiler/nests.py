@@ -12,7 +12,7 @@ import numpy as np
 from jitgrad.compiler.fission import Parts, divided
 from jitgrad.kernels.loops import indent
 
-__all__ = ["Accumulator", "Nest"]
+__all__ = ["Accumulator", "Nest", "Shared"]
 
 
 @dataclass
@@ -23,6 +23,18 @@ class Accumulator:
     dtype: np.dtype[Any]
     start: list[str]  # the lines that set it up
     fold: Callable[[str], list[str]]  # the lines that fold a value into it
+
+
+@dataclass
+class Shared:
+    """An array that elements of the outermost axis are folded into, at places that they have in common."""
+
+    name: str
+    dtype: np.dtype[Any]
+    elements: int  # in this trace
+    size: str  # the same as text
+    start: str
+    fold: Callable[[str, str, str], list[str]]  # the lines that fold a value into an element: old, value, new
 
 
 @dataclass
@@ -42,8 +54,9 @@ class Nest:
     bounds: dict[int, str] = field(default_factory=dict)
     """How often loops run, by the number of their axis, where that is not the extent."""
     after: list[str] = field(default_factory=list)
+    shared: dict[str, Shared] = field(default_factory=dict)
     divisible: bool = True
-    """Whether parts of the outermost axis may run in any order, or at once."""
+    """Whether parts of the outermost axis may run in any order, or at once, each with a copy of what is shared."""
 
     @property
     def length(self) -> int:

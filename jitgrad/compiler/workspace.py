@@ -12,12 +12,12 @@ import numpy as np
 
 from jitgrad.compiler.lines import is_comment
 
-__all__ = ["Temporary", "Workspace", "lay_out"]
+__all__ = ["ALIGNMENT", "Temporary", "Workspace", "bytes_of", "lay_out"]
 
 _NAME: Final = re.compile(r"\btmp\d+\b")
 _ARRAY: Final = re.compile(r"\b(?:tmp|out)\d+\b")
 _READ: Final = re.compile(r"(?P<depth> *)\w+ = load\(tmp\d+, (?P<index>.*)\)")
-_ALIGNMENT: Final = 64  # bytes: a line of the cache
+ALIGNMENT: Final = 64  # bytes: a line of the cache
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Temporary:
     def nbytes(self) -> int:
         """The bytes that it takes in this trace."""
         size = math.prod(map(int, self.shape)) * self.dtype.itemsize
-        return -(-size // _ALIGNMENT) * _ALIGNMENT
+        return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def lay_out(
     lines, before, nbytes = [], "", 0
     for group, ((count, dtype), places) in enumerate(kinds.items()):
         size = f"size{group}"
-        lines.append(f"{size} = {_bytes(count, dtype)}")
+        lines.append(f"{size} = {bytes_of(count, dtype)}")
         for k, (_, tenants) in enumerate(places):
             owner = known[tenants[0]]
             place = Temporary(f"tmp{len(made)}", dtype, owner.shape, owner.symbols)
@@ -110,7 +110,7 @@ def lay_out(
             made.append(place)
             nbytes += place.nbytes
         before = _sum(before, f"{len(places)} * {size}" if len(places) > 1 else size)
-    formula = " + ".join(f"{len(p)} * ({_bytes(count, dtype)})" for (count, dtype), p in kinds.items()) or "0"
+    formula = " + ".join(f"{len(p)} * ({bytes_of(count, dtype)})" for (count, dtype), p in kinds.items()) or "0"
     return Workspace(made, names, lines, nbytes, formula)
 
 
@@ -151,8 +151,9 @@ def _is_replaced(lines: Sequence[str], result: str) -> bool:
     return all(is_comment(line) or line.startswith(read["depth"]) for line in lines)
 
 
-def _bytes(count: str, dtype: np.dtype[Any]) -> str:
-    return f"({count} * {dtype.itemsize} + {_ALIGNMENT - 1}) & -{_ALIGNMENT}"
+def bytes_of(count: str, dtype: np.dtype[Any]) -> str:
+    """How many bytes an array takes, as text."""
+    return f"({count} * {dtype.itemsize} + {ALIGNMENT - 1}) & -{ALIGNMENT}"
 
 
 def _sum(*terms: str) -> str:
