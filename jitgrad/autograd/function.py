@@ -33,6 +33,7 @@ from jitgrad.tensor.engine import kept
 from jitgrad.tensor.inplace import take_history
 from jitgrad.tensor.storage import share_memory
 from jitgrad.tensor.tensor import make
+from jitgrad.tensor.traced_memory import in_one_memory
 
 __all__ = ["Function", "FunctionContext", "once_differentiable"]
 
@@ -262,14 +263,11 @@ class _Call:
         return result
 
     def _traced_result(self, returned: Tensor) -> Tensor:
-        memory = returned._memory
-        if any(
-            a is returned or (memory is not None and isinstance(a, Tensor) and a._memory is memory) for a in self.args
-        ):
+        if any(isinstance(a, Tensor) and (a is returned or in_one_memory(a, returned)) for a in self.args):
             return copy_of(returned)  # type: ignore[no-any-return]
         result = make(returned._value, returned._aval)
-        if memory is not None:
-            memory.add(result, returned._path)
+        if returned._memory is not None:
+            returned._memory.add(result, returned._path)
         return result
 
     def _record(self, needs: tuple[int, ...], results: list[Any]) -> None:

@@ -1,5 +1,7 @@
 """Memory behind traced tensors. A graph knows no memory, but views and detached aliases must see writes as they do
-eagerly: traced tensors that would share memory share a cell, and a write through one gives all of them new values.
+eagerly: traced tensors that would share memory share a cell, and a write through one gives all of them new values. What
+follows another history (a detached alias) or is where no chain of views leads (at traced positions) has a cell of its own,
+which knows the tensor around it.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ import itertools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,41 +21,45 @@ from jitgrad.ops.indexing import traced_getitem
 from jitgrad.ops.linear import ViewChain, follow, overwrite, reshape_to, stop_gradient_view
 from jitgrad.tensor.tensor import Tensor, make
 
-__all__ = ["TracedMemory", "check_parted", "is_at", "is_part", "share_at", "share_traced", "writable", "write_traced"]
+__all__ = ["check_parted", "in_one_memory", "is_at", "is_part", "share_at", "share_traced", "writable", "write_traced"]
 
+_T = TypeVar("_T")
 _Step = tuple[Any, tuple[tuple[str, Any], ...]]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part at traced positions is: no chain of views can say it."""
+    """Where a memory is that is part of another one."""
 
-    around: Tensor  # a member of the memory around it
-    items: tuple[Any, ...]  # of the index into that
+    around: Tensor
+    items: tuple[Any, ...] | None  # of the index into that, some of them traced; None for a detached alias of all of it
+
+    def read(self) -> Tensor:
+        """What is there now."""
+        if self.items is None:
+            return stop_gradient_view(self.around)  # type: ignore[no-any-return]
+        return traced_getitem(self.around, self.items)  # type: ignore[no-any-return]
 
 
 class TracedMemory:
-    """The value of a whole, and the tensors that see it or a part of it (by their ``_path``).
+    """The value of a whole and its history, and the tensors that see it or a part of it (by their ``_path``).
 
     ``whole`` is None for a captured array, which a traced function does not write.
     """
 
-    __slots__ = ("__weakref__", "detached", "members", "parts", "place", "whole")
+    __slots__ = ("__weakref__", "members", "parts", "place", "whole")
 
     def __init__(self, whole: Tensor | None, place: Place | None = None) -> None:
         self.whole = whole
         self.members: list[weakref.ref[Tensor]] = []
         self.place = place
-        self.parts: list[weakref.ref[TracedMemory]] = []  # at positions that are traced
-        self.detached: list[
-            tuple[_Step, Tensor]
-        ] = []  # detached aliases that got a history of their own, by their step
+        self.parts: list[weakref.ref[TracedMemory]] = []
+        if place is not None:
+            _refer(place.around._memory.parts, self)
 
     def add(self, tensor: Tensor, path: ViewChain) -> None:
         """From now on the tensor sees what the path shows of the whole."""
-        if len(self.members) % 16 == 15:
-            self.members = [r for r in self.members if r() is not None]
-        self.members.append(weakref.ref(tensor))
+        _refer(self.members, tensor)
         tensor._memory, tensor._path = self, path
 
 
@@ -63,15 +69,17 @@ def share_traced(base: Tensor, view: Tensor, step: _Step) -> None:
         if not is_number(base._value):
             TracedMemory(None).add(view, ())
         return
-    path = (*base._path, step)
-    memory: TracedMemory | None = base._memory
-    if memory is not None and memory.whole is None:
-        memory.add(view, path)
+    memory = _memory_of(base)
+    if memory.whole is None:
+        memory.add(view, (*base._path, step))
         return
-    root = base if memory is None else memory.whole
-    if root.size and (not view.size or _is_copied(root, path)):  # type: ignore[arg-type, union-attr]
+    root, path = _outermost(base)
+    if root.whole.size and (not view.size or _is_copied(root.whole, (*path, step))):  # type: ignore[union-attr, arg-type]
         return
-    _memory_of(base).add(view, path)
+    if step[0] is stop_gradient_view:
+        TracedMemory(_same(view), Place(base, None)).add(view, ())
+    else:
+        memory.add(view, (*base._path, step))
 
 
 def _memory_of(tensor: Tensor) -> TracedMemory:
@@ -81,11 +89,30 @@ def _memory_of(tensor: Tensor) -> TracedMemory:
     return tensor._memory  # type: ignore[no-any-return]
 
 
+def _outermost(tensor: Tensor) -> tuple[TracedMemory, ViewChain]:
+    """The memory of a tensor or, through detached aliases, that of what they are aliases of; and the path to it there."""
+    memory, path = tensor._memory, tensor._path
+    while memory.place is not None and memory.place.items is None:
+        around = memory.place.around
+        memory, path = around._memory, (*around._path, *path)
+    return memory, path
+
+
+def in_one_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether traced tensors may see writes through each other."""
+    return a._memory is not None and b._memory is not None and _outermost(a)[0] is _outermost(b)[0]
+
+
+def _with_history(value: Tensor, other: Tensor) -> Tensor:
+    """Another tensor of this value, with the history of the other one."""
+    made = make(value._value, value._aval)
+    made._edge, made._slot = other._edge, other._slot
+    return made
+
+
 def _same(tensor: Tensor) -> Tensor:
     """Another tensor of the same value and history."""
-    made = make(tensor._value, tensor._aval)
-    made._edge, made._slot = tensor._edge, tensor._slot
-    return made
+    return _with_history(tensor, tensor)
 
 
 def share_at(base: Tensor, view: Tensor, items: tuple[Any, ...]) -> None:
@@ -96,12 +123,8 @@ def share_at(base: Tensor, view: Tensor, items: tuple[Any, ...]) -> None:
     memory = _memory_of(base)
     if memory.whole is None:
         memory.add(view, ())
-        return
-    around = _same(base)
-    memory.add(around, base._path)
-    part = TracedMemory(_same(view), Place(around, items))
-    part.add(view, ())
-    memory.parts.append(weakref.ref(part))
+    else:
+        TracedMemory(_same(view), Place(base, items)).add(view, ())
 
 
 def _is_copied(whole: Tensor, path: ViewChain) -> bool:
@@ -128,7 +151,8 @@ def writable(tensor: Tensor) -> str | None:
         return None
     if memory.whole is None:
         return "captured"
-    seen = follow(_stand_in(memory.whole, tensor._path), tensor._path)
+    root, path = _outermost(tensor)
+    seen = follow(_stand_in(root.whole, path), path)  # type: ignore[arg-type]
     if seen.size and any(s == 0 and n > 1 for s, n in zip(seen.strides, seen.shape, strict=True)):
         return "broadcast"
     return None if seen.flags.writeable else "read-only"
@@ -136,19 +160,19 @@ def writable(tensor: Tensor) -> str | None:
 
 def is_part(value: Tensor, target: Tensor, step: _Step) -> bool:
     """Whether a traced value is that view of the target itself: it is there already."""
-    return (
-        value._memory is not None
-        and value._memory is target._memory
-        and value._path == (*target._path, step)
-        and _detach_of(value._path) is _detach_of(target._path)  # the memory is one, the histories are not
-    )
+    return value._memory is not None and value._memory is target._memory and value._path == (*target._path, step)
 
 
 def is_at(value: Tensor, target: Tensor, items: tuple[Any, ...]) -> bool:
     """Whether a traced value is that part of the target itself, at traced positions."""
     memory: TracedMemory | None = value._memory
     place = memory.place if memory is not None and not value._path else None
-    if place is None or place.around._memory is not target._memory or place.around._path != target._path:
+    if (
+        place is None
+        or place.items is None
+        or place.around._memory is not target._memory
+        or place.around._path != target._path
+    ):
         return False
     return len(items) == len(place.items) and all(map(_is_same_item, items, place.items))
 
@@ -167,22 +191,26 @@ def write_traced(target: Tensor, value: Tensor, write_at: Callable[[Tensor, tupl
     memory: TracedMemory = target._memory
     whole = memory.whole
     assert whole is not None
-    for member in _alive(memory):
+    for member in _alive(memory.members):
         if not member._path:  # the history of the base may have been cut meanwhile
             whole._edge, whole._slot = member._edge, member._slot
-    places = tuple(step for step in target._path if step[0] is not stop_gradient_view)
-    cut = len(places) < len(target._path) or not grad_mode.get()  # values change, but nobody's history
-    written = overwrite(whole, value, chain=places) if places else value
-    new = make(written._value, written._aval)
-    source = whole if cut else written
-    new._edge, new._slot = source._edge, source._slot
-    if memory.place is not None:
-        write_at(memory.place.around, memory.place.items, new)  # which brings the new value to all that see it
-    else:
-        _renew(memory, new, cut)
-    detach = _detach_of(target._path)
-    if detach is not None and grad_mode.get():
-        _rewrite_detached(memory, target._path, detach, value)
+    new = overwrite(whole, value, chain=target._path) if target._path else value
+    recorded, place = bool(grad_mode.get()), memory.place
+    if not recorded:
+        new = _with_history(new, whole)
+    if place is None or (place.items is None and recorded):
+        _renew(memory, new, recorded)
+    if place is None:
+        return
+    # what is around brings the new value to all that see it
+    if place.items is not None:
+        write_at(place.around, place.items, new)
+        return
+    token = grad_mode.set(False)  # a write through a detached alias is none to their histories
+    try:
+        write_traced(place.around, new, write_at)
+    finally:
+        grad_mode.reset(token)
 
 
 def check_parted(tensor: Tensor) -> None:
@@ -198,50 +226,28 @@ def check_parted(tensor: Tensor) -> None:
         )
 
 
-def _detach_of(path: ViewChain) -> _Step | None:
-    """The last detach on a path, which is another one for every call: tensors with the same follow one history."""
-    return next((step for step in reversed(path) if step[0] is stop_gradient_view), None)
+def _alive(references: list[weakref.ref[_T]]) -> list[_T]:
+    return [t for r in references if (t := r()) is not None]
 
 
-def _rewrite_detached(memory: TracedMemory, path: ViewChain, detach: _Step, value: Tensor) -> None:
-    """After a write through a detached alias, or a view of it: the history of the alias itself, which the whole has not."""
-    group = [m for m in _alive(memory) if _detach_of(m._path) is detach]
-    at = next(i for i, step in enumerate(path) if step is detach) + 1
-    known = [m for step, m in memory.detached if step is detach]
-    known += [m for m in group if len(m._path) == at]  # the alias itself knows best
-    edge, slot = (known[-1]._edge, known[-1]._slot) if known else (None, 0)
-    if edge is None and value._edge is None:
-        return
-    whole = follow(memory.whole, path[:at])
-    alias = make(whole._value, whole._aval)
-    alias._edge, alias._slot = edge, slot
-    alias = overwrite(alias, value, chain=path[at:]) if path[at:] else value
-    memory.detached = [(s, m) for s, m in memory.detached if s is not detach] + [(detach, _same(alias))]
-    for member in group:
-        seen = follow(alias, member._path[at:])
-        member._set_edge(seen._edge, seen._slot)
-        check_parted(member)
-    for part in [p for r in memory.parts if (p := r()) is not None]:
-        assert part.place is not None
-        if _detach_of(part.place.around._path) is detach:
-            _renew(part, traced_getitem(part.place.around, part.place.items), False)
+def _refer(references: list[weakref.ref[_T]], to: _T) -> None:
+    """Append a reference, and drop the dead ones from time to time."""
+    if len(references) % 16 == 15:
+        references[:] = [r for r in references if r() is not None]
+    references.append(weakref.ref(to))
 
 
-def _alive(memory: TracedMemory) -> list[Tensor]:
-    return [t for r in memory.members if (t := r()) is not None]
-
-
-def _renew(memory: TracedMemory, new: Tensor, cut: bool) -> None:
-    """Give all that see a memory its new value."""
-    memory.whole = new
-    for member in _alive(memory):
-        seen = follow(new, member._path)
+def _renew(memory: TracedMemory, new: Tensor, recorded: bool) -> None:
+    """Give all that see a memory its new value, and its history if the write is ``recorded``."""
+    assert memory.whole is not None
+    whole = memory.whole = new if recorded else _with_history(new, memory.whole)
+    for member in _alive(memory.members):
+        seen = follow(whole, member._path)
         member._value, member._aval = seen._value, seen._aval
-        if not cut and stop_gradient_view not in [step[0] for step in member._path]:
+        if recorded:
             member._set_edge(seen._edge, seen._slot)
         else:
             check_parted(member)
-    memory.parts = [r for r in memory.parts if r() is not None]
-    for part in [p for r in memory.parts if (p := r()) is not None]:
+    for part in _alive(memory.parts):
         assert part.place is not None
-        _renew(part, traced_getitem(part.place.around, part.place.items), cut)
+        _renew(part, part.place.read(), recorded and part.place.items is not None)
