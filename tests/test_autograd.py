@@ -983,6 +983,28 @@ class TestFunction:
         with pytest.raises(ArgumentError, match="jvp returned 1 tangents for 2"):
             jg.jvp(Wrong.apply, (2.0, 3.0), (1.0, 10.0))
 
+    @pytest.mark.parametrize(
+        "seen", [lambda x: x[np.argmin(x)], lambda x: x.detach(), lambda x: x[1:], lambda x: x.detach()[np.argmin(x)]]
+    )
+    @pytest.mark.parametrize("transform", [lambda f: f, jg.jit])
+    def test_results_share_no_memory_with_what_forward_was_given(self, seen, transform):
+        class Seen(Function):
+            @staticmethod
+            def forward(ctx, x):
+                return seen(x)
+
+            @staticmethod
+            def backward(ctx, g):
+                raise NotImplementedError
+
+        def f(x):
+            y = x * 2.0
+            result = Seen.apply(y)
+            result *= 10.0
+            return y
+
+        np.testing.assert_array_equal(np.asarray(transform(f)(jg.tensor([3.0, 1.0, 2.0]))), [6.0, 2.0, 4.0])
+
 
 # --------------------------------------------------------------------------- anomalies
 

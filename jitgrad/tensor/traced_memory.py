@@ -100,7 +100,13 @@ def _outermost(tensor: Tensor) -> tuple[TracedMemory, ViewChain]:
 
 def in_one_memory(a: Tensor, b: Tensor) -> bool:
     """Whether traced tensors may see writes through each other."""
-    return a._memory is not None and b._memory is not None and _outermost(a)[0] is _outermost(b)[0]
+    return a._memory is not None and b._memory is not None and _root(a._memory) is _root(b._memory)
+
+
+def _root(memory: TracedMemory) -> TracedMemory:
+    while memory.place is not None:
+        memory = memory.place.around._memory
+    return memory
 
 
 def _with_history(value: Tensor, other: Tensor) -> Tensor:
