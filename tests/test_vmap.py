@@ -663,3 +663,25 @@ def test_values_and_histories_of_captured_tensors_part() -> None:
 
     jg.vmap(f)(X).sum().backward()
     np.testing.assert_allclose(weights.grad.numpy(), (2 * 3 * (X * V) * X).sum(axis=0), rtol=1e-13)
+
+
+def test_hooks_of_a_function_that_is_mapped() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def tenfold(g: Any) -> Any:
+        seen.append(g.shape)
+        return g * 10.0
+
+    def f(x: Any) -> Any:
+        y = x * 2.0
+        y.register_hook(tenfold)
+        return (y * y).sum()
+
+    rows = np.arange(6.0).reshape(2, 3)
+    wanted = 2.0 * 10.0 * 2.0 * (2.0 * rows)
+    for gradient in (jg.grad(lambda b: jg.vmap(f)(b).sum()), jg.vmap(jg.grad(f))):
+        for function in (gradient, jg.jit(gradient)):
+            seen.clear()
+            np.testing.assert_array_equal(function(rows), wanted)
+            assert set(seen) == {(3,)}  # a hook sees the gradient of one element
+    np.testing.assert_array_equal(jg.vmap(lambda x: x * 2.0)(rows), 2.0 * rows)

@@ -29,7 +29,7 @@ from jitgrad.ops.linear import copy_of, stop_gradient_view
 from jitgrad.tensor.engine import as_tensor
 from jitgrad.tensor.storage import is_held, share_memory, storage_of
 from jitgrad.tensor.tensor import Tensor, make
-from jitgrad.tensor.traced_memory import check_parted
+from jitgrad.tensor.traced_memory import check_followed, check_parted
 
 __all__ = ["METHODS", "no_graph", "run_backward", "starting_cotangent", "store_gradients"]
 
@@ -229,6 +229,7 @@ def retain_grad(self: Tensor) -> None:
     """
     if self._edge is None:
         raise GraphError("retain_grad() of a tensor that does not require grad")
+    check_followed(self, "retain_grad()", "map the gradient instead: vmap(grad(f))")
     if isinstance(self._edge, GradNode):
         if self._edge.retained is None:
             self._edge.retained = {}
@@ -244,6 +245,7 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandl
     edge = self._edge
     if edge is None:
         raise GraphError("register_hook() of a tensor that does not require grad: no gradient will ever reach it")
+    check_followed(self, "register_hook()", "map the gradient instead: vmap(grad(f))")
     if isinstance(edge, Leaf):
         if edge.hooks is None:
             edge.hooks = Hooks()

@@ -21,7 +21,17 @@ from jitgrad.ops.indexing import traced_getitem
 from jitgrad.ops.linear import ViewChain, follow, overwrite, reshape_to, stop_gradient_view
 from jitgrad.tensor.tensor import Tensor, make
 
-__all__ = ["check_parted", "in_one_memory", "is_at", "is_part", "share_at", "share_traced", "writable", "write_traced"]
+__all__ = [
+    "check_followed",
+    "check_parted",
+    "in_one_memory",
+    "is_at",
+    "is_part",
+    "share_at",
+    "share_traced",
+    "writable",
+    "write_traced",
+]
 
 _T = TypeVar("_T")
 _Step = tuple[Any, tuple[tuple[str, Any], ...]]
@@ -220,15 +230,20 @@ def write_traced(target: Tensor, value: Tensor, write_at: Callable[[Tensor, tupl
 
 
 def check_parted(tensor: Tensor) -> None:
-    """For a tensor of which the value and the history part: one of them was written, or cut, and not the other.
+    """For a tensor of which the value and the history part: one of them was written, or cut, and not the other."""
+    check_followed(
+        tensor,
+        f"the value of a tensor of shape {tuple(tensor.shape)} and its history part here (a write through a detached alias or "
+        "under no_grad, or detach_())",
+        "write to a clone() instead",
+    )
 
-    Raises UnsupportedError where the nodes of the graph alone have to say both.
-    """
+
+def check_followed(tensor: Tensor, what: str, instead: str) -> None:
+    """Raise UnsupportedError where the nodes of a graph alone have to say something that they cannot."""
     if tensor._edge is not None and isinstance(tensor._value, Tracer) and tensor._value.graph.differentiated:
         raise UnsupportedError(
-            f"{user_line()}: the value of a tensor of shape {tuple(tensor.shape)} and its history part here (a write through "
-            "a detached alias or under no_grad, or detach_()), which vmap cannot follow for all elements at once when it is "
-            "differentiated; write to a clone() instead"
+            f"{user_line()}: {what}, which vmap cannot follow for all elements at once when it is differentiated; {instead}"
         )
 
 
