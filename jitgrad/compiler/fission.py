@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.compiler.lines import is_comment
+from jitgrad.compiler.lines import is_comment, without_comments
 
 __all__ = ["Parts", "divided"]
 
@@ -104,8 +104,10 @@ def divided(
     in any order. ``kinds``: the dtypes of the names that may be kept from one part to another. ``at_will``: long bodies are
     divided too.
     """
+    if len(bodies) == 1 and (not at_will or _length(bodies[0]) <= _LONG):
+        return None
     statements = _statements(bodies)
-    if statements is None or (len(bodies) == 1 and not at_will):
+    if statements is None:
         return None
     units, loads = _units(statements, kinds, index)
     if any(unit.statements[0].body != s.body for unit in units for s in unit.statements if not s.moved):
@@ -115,6 +117,16 @@ def divided(
     if len(bounds) <= 2:
         return None
     return _written([units[a:b] for a, b in itertools.pairwise(bounds)], loads, kinds, index)
+
+
+def _work(function: str) -> float:
+    return _FUNCTIONS.get(function, _FUNCTION)
+
+
+def _length(body: Sequence[str]) -> float:
+    """The work of a body, or more: what shares work is not looked for."""
+    lines = without_comments(body)
+    return len(lines) + sum(_work(f) for f in _CALL.findall("\n".join(lines)) if f not in _CHEAP)
 
 
 def _statements(bodies: Sequence[Sequence[str]]) -> list[_Statement] | None:
@@ -140,7 +152,7 @@ def _statements(bodies: Sequence[Sequence[str]]) -> list[_Statement] | None:
         memory, place = (access[1] or access[3], access[2] or access[4]) if access else (None, "")
         functions = [n for n in _CALL.findall(value) if n not in _CHEAP]
         divisions = sum(map(value.count, (" / ", " % ", " // "))) + len(_DIVIDING.intersection(functions))
-        work = 1.0 + sum(_FUNCTIONS.get(f, _FUNCTION) for f in functions)
+        work = 1.0 + sum(map(_work, functions))
         lines = [*comments, line]
         found.append(_Statement(lines, writes, reads, functions, memory, place, stores, work, divisions, number))
         comments = []
