@@ -222,7 +222,10 @@ class _Emitter:
             target = self.fresh()
             dtype = params["dtype"]
             cast = "boolean" if dtype == BOOL else dtype.name
-            self.body.append(f"{target} = {cast}({value})")
+            converted = f"{cast}({value})"
+            if x.aval.dtype == BOOL and dtype.kind == "f":  # quicker than by way of an integer
+                converted = f"sel({value}, {literal(1.0, dtype)}, {literal(0.0, dtype)})"
+            self.body.append(f"{target} = {converted}")
             return target
         if primitive is vector_outer:
             left = yield x, index[:1]
