@@ -133,6 +133,9 @@ class RecompileWarning(UserWarning):
 def user_line(depth: int = 1) -> str:
     """``file:line`` of the nearest caller outside the package: the line of the user's own code."""
     frame = sys._getframe(depth)
-    while frame.f_back is not None and _is_ours[frame.f_code.co_filename]:
-        frame = frame.f_back
+    while _is_ours[frame.f_code.co_filename]:
+        caller = frame.f_back
+        if caller is None:
+            break
+        frame = caller
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

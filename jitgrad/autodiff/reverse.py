@@ -54,7 +54,7 @@ def _leading(nodes: Sequence[GradNode], targets: set[Edge]) -> set[GradNode]:
     leading: set[Any] = set(targets)
     oldest = min((t.tick for t in targets), default=0)
     for node in nodes:
-        if node.tick > oldest if node.edges is None else any(e in leading for e in node.edges):
+        if node.tick > oldest if node.edges is None else not leading.isdisjoint(node.edges):
             leading.add(node)
     return leading
 
@@ -274,7 +274,7 @@ def sweep(
         state.only = _leading(nodes, set(wanted))
     if nodes is not None and (anomaly or any_writes()):
         for node in nodes:
-            if node.edges is not None and (state.only is None or any(e in state.only for e in node.edges)):
+            if node.edges is not None and (state.only is None or not state.only.isdisjoint(node.edges)):
                 check_memory(node)
                 if anomaly:
                     _check_prints(node)
@@ -316,7 +316,7 @@ def _propagate(
                     arrived[node, slot] = there if create_graph else there.copy()
             if node.edges is None and any(target.tick < node.tick for target in wanted):
                 raise _consumed(node)  # the others may be behind it
-            if state.only is not None and not any(e in state.only for e in node.edges or ()):
+            if state.only is not None and state.only.isdisjoint(node.edges or ()):
                 continue
         visit(node, g)
     for edge, cotangent in pending.items():

@@ -172,7 +172,8 @@ class Graph:
         needed: set[Atom] = set(self.outputs)
         kept: list[Node] = []
         for node in reversed(self.nodes):
-            if not needed.isdisjoint(node.outputs):
+            outputs = node.outputs
+            if outputs[0] in needed or (len(outputs) > 1 and not needed.isdisjoint(outputs)):
                 kept.append(node)
                 needed.update(node.inputs)
         return Graph(self.name, list(self.inputs), kept[::-1], list(self.outputs), self.lines, self.closed)
