@@ -506,7 +506,9 @@ def test_random_programs_at_random_shapes(steps, shapes, data):
     def gradient_may_refuse(tried):
         few = any(n < 2 for operands in example for a in operands for n in a)
         pairs = [pair for s, t in zip(shapes, tried, strict=True) for pair in zip(s, t, strict=True)]
-        clipped = "last 3" in steps and any((n < 3) != (m < 3) for n, m in pairs)  # another formula for how many are left
+        clipped = "last 3" in steps and any(
+            (n < 3) != (m < 3) for n, m in pairs
+        )  # another formula for how many are left
         return bool(GRADIENT_MAY_REFUSE & set(steps)) or few or clipped or differs(tried)
 
     try:
