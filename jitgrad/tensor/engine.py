@@ -494,22 +494,28 @@ ENGINE: Final = _Engine()
 
 # --------------------------------------------------------------------------- the short way
 
+_MISSING: Final = object()
 _new = object.__new__
 _empty = np.empty
 _is_enabled = grad_mode.get
 _BOTH, _FIRST, _SECOND = (0, 1), (0,), (1,)
 
 
-def unary_function(primitive: Primitive) -> Callable[[Tensor], Any]:
-    """An elementwise primitive of one operand, as a function that does the usual case without detours."""
+def unary_function(primitive: Primitive, general: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """An elementwise primitive of one operand, as a function that does the usual case without detours; ``general`` does the
+    others, wrong arguments included (without it they must be tensors)."""
     plans = primitive.plans
     differentiable = primitive.rule is not None
+    if general is None:
+        general = primitive
 
-    def function(self: Tensor) -> Any:
+    def function(self: Any = _MISSING, /, *rest: Any, **named: Any) -> Any:
+        if rest or named:
+            return general(*(() if self is _MISSING else (self,)), *rest, **named)
         try:
             plan = plans[(self._aval,)]
-        except KeyError:
-            return apply(primitive, (self,), {})
+        except (KeyError, AttributeError):
+            return general() if self is _MISSING else general(self)
         x = self._value
         out = _empty(plan.shape, plan.dtype)
         plan.entry(x, out)

@@ -56,15 +56,7 @@ def public_function(op: Operation[..., Any]) -> Callable[..., Any]:
         return op.function
     general = op.function
     if primitive.impl.arity == 1:
-        fast = unary_function(primitive)
-
-        @functools.wraps(general)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            if len(args) == 1 and type(args[0]) is Tensor and not kwargs:
-                return fast(args[0])
-            return general(*args, **kwargs)
-
-        return function
+        return functools.wraps(general)(unary_function(primitive, general))
     operator = binary_function(primitive)
 
     @functools.wraps(general)
@@ -83,8 +75,8 @@ def _put(name: str, function: Any) -> None:
 def _method(op: Operation[..., Any], name: str) -> Callable[..., Any]:
     primitive = op.primitive
     if primitive is not None and isinstance(primitive.impl, Elementwise) and primitive.impl.arity == 1:
-        fast = unary_function(primitive)
-        fast.__name__, fast.__doc__ = name, op.__doc__
+        fast = functools.wraps(op.function)(unary_function(primitive, op.function))
+        fast.__name__ = name
         return fast
 
     if op.views:
