@@ -352,6 +352,8 @@ def _run_usual(state: _Sweep) -> None:
     heap, pending, owned, masks = state.heap, state.pending, state.owned, state.masks
     retain = state.retain
     mode = kernel_mode()
+    dtype: np.dtype[Any] | None = None
+    accumulate: Callable[[Any, Any], None] | None = None
     following: GradNode | None = None  # the node found last: in a chain it is the next one, without the heap
     while True:
         if following is not None:
@@ -401,7 +403,10 @@ def _run_usual(state: _Sweep) -> None:
                 if recorder.fresh[i]:
                     owned.add(edge)
             elif edge in owned and recorder.fresh[i]:  # both are contiguous arrays of their own
-                _accumulator(old.dtype, mode)(cotangent, old)
+                if old.dtype is not dtype:  # a look-up by dtype costs as much as the addition
+                    dtype = old.dtype
+                    accumulate = _accumulator(dtype, mode)
+                accumulate(cotangent, old)  # type: ignore[misc]
             else:
                 state.add(edge, 0, cotangent, None, False)
         if not retain:
