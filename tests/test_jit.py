@@ -948,6 +948,39 @@ def test_python_numbers_are_weak() -> None:
     assert jit(jg.grad(lambda s: s * s))(3) == 6.0
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64, np.uint8])
+def test_powers_take_extents_and_arguments_as_python_numbers(dtype: Any) -> None:
+    x = np.array([1, 2, 3], dtype)
+    cases: list[tuple[Any, Any]] = [
+        (lambda x, n: x ** x.shape[0], 0),
+        (lambda x, n: x.shape[0] ** x, 0),
+        (lambda x, n: x**n, 3),
+        (lambda x, n: n**x, 3),
+        (lambda x, n: n**2 * x, 3),
+        (lambda x, n: n**3 * x, 2),
+        (lambda x, n: x**n, True),
+    ]
+    for f, n in cases:
+        wanted, found = f(x, n), jit(f)(x, n)
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_numbers_that_are_converted_have_that_dtype() -> None:
+    small, single = np.array([1, 2], np.uint8), np.ones(2, np.float32)
+    for x in (small, single, np.ones(2)):
+        for dtype in (np.uint8, np.int8, np.int64, np.float32):
+            for n in (2, 2.0, True):
+                if np.dtype(dtype) == np.asarray(n).dtype:
+                    continue  # nothing is converted
+                found = jit(lambda x, n, dtype=dtype: jg.astype(n, dtype) * x)(x, n)
+                wanted = np.asarray(n).astype(dtype) * x
+                assert found.dtype == wanted.dtype
+                np.testing.assert_array_equal(found, wanted)
+    both = jit(lambda x, i, s: (i + s) * x)  # a sum of two numbers is still one
+    assert both(single, 2, 0.5).dtype == np.float32
+
+
 def test_static_arguments() -> None:
     calls = []
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from jitgrad.core.primitive import Primitive, Value
 
-__all__ = ["Engine", "as_value", "constant", "engine", "install", "is_value", "wrap"]
+__all__ = ["Engine", "as_value", "constant", "engine", "install", "is_value", "operand", "promoted", "wrap"]
 
 
 class Engine(Protocol):
@@ -21,6 +23,12 @@ class Engine(Protocol):
 
     def as_value(self, obj: Any, what: str) -> Value:
         """A tensor of anything array-like; tensors pass unchanged."""
+
+    def operand(self, obj: Any, what: str) -> Any:
+        """A Python number as it is, anything else as a tensor."""
+
+    def promoted(self, *operands: Any) -> np.dtype[Any]:
+        """The dtype that operands have in common."""
 
     def apply(self, primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
         """Run (eagerly, recording where a gradient is wanted) or trace one primitive."""
@@ -56,6 +64,16 @@ def engine() -> Engine:
 def as_value(obj: Any, what: str = "argument") -> Value:
     """A tensor of anything array-like."""
     return _engine.as_value(obj, what)
+
+
+def operand(obj: Any, what: str = "operand") -> Any:
+    """A Python number as it is, an extent read from a traced value among them; anything else as a tensor."""
+    return _engine.operand(obj, what)
+
+
+def promoted(*operands: Any) -> np.dtype[Any]:
+    """The dtype of NumPy 2 promotion for tensors and Python numbers; the numbers are weak, traced or not."""
+    return _engine.promoted(*operands)  # type: ignore[no-any-return]
 
 
 def wrap(data: Any) -> Value:

@@ -8,7 +8,7 @@ import numpy as np
 
 from jitgrad.core import scalar
 from jitgrad.core.aval import FLOAT64
-from jitgrad.core.dispatch import as_value
+from jitgrad.core.dispatch import as_value, is_value, operand
 from jitgrad.core.primitive import Value
 from jitgrad.ops.blocks import Call, operation, primitive_of
 from jitgrad.ops.comparison import equal, isnan
@@ -34,9 +34,9 @@ def _answer(found: Value) -> Any:
 
 def _floating(x: Any) -> Any:
     """Integers as float64; Python numbers stay weak."""
-    if type(x) in (bool, int, float):
+    x = operand(x, "isclose")
+    if not is_value(x):
         return float(x)
-    x = as_value(x, "isclose")
     return x if x.dtype.kind == "f" else convert(x, dtype=FLOAT64)
 
 

@@ -15,8 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitgrad.core import scalar
-from jitgrad.core.aval import result_dtype
-from jitgrad.core.dispatch import as_value
+from jitgrad.core.dispatch import as_value, is_value, operand, promoted
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, DtypeError
 from jitgrad.ops.axes import index_of
@@ -298,7 +297,6 @@ _SPECIAL_POWERS: Final[dict[float, Callable[[Value], Value]]] = {
     -1: methodcaller("reciprocal"),
     0.5: methodcaller("sqrt"),
 }
-_PYTHON_NUMBERS: Final = (bool, int, float)
 
 
 def _power_samples(rng: np.random.Generator) -> list[Call]:
@@ -322,28 +320,26 @@ def power(x: Any, y: Any) -> Value:
     >>> jg.tensor([1.0, 2.0, 3.0]) ** 2
     tensor([1., 4., 9.])
     """
+    y = operand(y, "power")
     if type(y) is int or type(y) is float:
         special = _SPECIAL_POWERS.get(y)
         if special is not None:
             x = as_value(x, "power")
             if x.dtype.kind == "f":
                 return special(x)
-    base = x if type(x) in _PYTHON_NUMBERS else as_value(x, "power")
-    exponent = y if type(y) in _PYTHON_NUMBERS else as_value(y, "power")
-    operands = [o if type(o) in _PYTHON_NUMBERS else o.dtype for o in (base, exponent)]
-    dtype = result_dtype(*operands)
-    if dtype.kind == "f":
-        return _power(base, exponent)
-    return _power_of_integers(base, exponent, np.dtype(np.int8) if dtype.kind == "b" else dtype)
+    x = operand(x, "power")
+    kind = promoted(x, y).kind
+    return _power(x, y) if kind == "f" else _power_of_integers(x, y, kind == "b")
 
 
-def _power_of_integers(x: Any, y: Any, dtype: np.dtype[Any]) -> Value:
-    least = y if type(y) in _PYTHON_NUMBERS else y._value
+def _power_of_integers(x: Any, y: Any, are_bools: bool) -> Value:
+    least = y._value if is_value(y) else y
     if isinstance(least, np.ndarray):
         least = least.min(initial=0)
     if isinstance(least, int | np.integer) and least < 0:
         raise ArgumentError("power: integers have no negative integer powers; make the base a float (.astype(float))")
-    x, y = (convert(v, dtype=dtype) if v.dtype != dtype else v for v in (as_value(x, "power"), as_value(y, "power")))
+    if are_bools:
+        x, y = (convert(as_value(v, "power"), dtype=np.dtype(np.int8)) for v in (x, y))
     return _integer_power(x, y)
 
 

@@ -10,7 +10,18 @@ import numpy as np
 
 from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.autodiff.reverse import fingerprints
-from jitgrad.core.aval import FLOAT32, FLOAT64, FLOATS, ShapedArray, aval_of, check_dtype, make_aval, result_dtype
+from jitgrad.core.aval import (
+    BOOL,
+    FLOAT32,
+    FLOAT64,
+    FLOATS,
+    INT64,
+    ShapedArray,
+    aval_of,
+    check_dtype,
+    make_aval,
+    result_dtype,
+)
 from jitgrad.core.graph import Constant, Extent, Graph, Tracer, is_number
 from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner
@@ -123,6 +134,7 @@ def _contains_tensor(items: Any) -> bool:
 # --------------------------------------------------------------------------- operands
 
 _WEAK: Final = {"f": 0.0, "i": 0, "b": False}  # Python numbers that promote as a weak tensor does
+_WEAK_DTYPES: Final = (FLOAT64, INT64, BOOL)
 _constants: dict[tuple[float, np.dtype[Any]], Tensor] = {}
 
 
@@ -150,20 +162,8 @@ def _elementwise_operands(primitive: Primitive, impl: Elementwise, args: tuple[A
     name, fixed = primitive.name, impl.fixed
     if not fixed and (usual := _of_one_dtype(args)) is not None and usual[0]._aval.dtype.kind not in impl.refuses:
         return usual
-    converted: list[Any] = []
-    for i, a in enumerate(args):
-        kind = type(a)
-        if kind is Extent:
-            a = int(a)
-        elif kind is not Tensor and kind not in _SCALARS:
-            a = as_tensor(a, f"{name}, operand {i + 1}")
-        converted.append(a)
-    deciding = [
-        (a._aval.dtype if not a._weak else _WEAK[a._aval.dtype.kind]) if isinstance(a, Tensor) else a
-        for i, a in enumerate(converted)
-        if i not in fixed
-    ]
-    dtype = _promoted(deciding)
+    converted = [a if type(a) is Tensor else operand(a, f"{name}, operand {i + 1}") for i, a in enumerate(args)]
+    dtype = promoted(*[a for i, a in enumerate(converted) if i not in fixed])
     if impl.result == "float" and dtype.kind != "f":
         dtype = FLOAT64
     dtype = check_dtype(dtype, name)
@@ -203,9 +203,20 @@ def _of_one_dtype(args: tuple[Any, ...]) -> list[Tensor] | None:
     return operands
 
 
-def _promoted(deciding: Sequence[Any]) -> np.dtype[Any]:
-    """The common dtype of dtypes and Python numbers; beside a float dtype alone, numbers decide nothing."""
-    found = None
+def operand(obj: Any, what: str) -> Any:
+    """A Python number as it is, anything else as a tensor."""
+    kind = type(obj)
+    if kind is Extent:  # read from a shape by the user's code: a number like any other
+        return int(obj)
+    return obj if kind in _SCALARS else as_tensor(obj, what)
+
+
+def promoted(*operands: Any) -> np.dtype[Any]:
+    """The common dtype of tensors and Python numbers; beside a float dtype alone, numbers decide nothing."""
+    deciding: list[Any] = [
+        (a._aval.dtype if not a._weak else _WEAK[a._aval.dtype.kind]) if isinstance(a, Tensor) else a for a in operands
+    ]
+    found: np.dtype[Any] | None = None
     for d in deciding:
         if type(d) not in _SCALARS:
             if d not in FLOATS or (found is not None and d != found):
@@ -220,7 +231,9 @@ def _converted(a: Tensor, dtype: np.dtype[Any]) -> Tensor:
             return _constant(a._value.item(), dtype)
         if current_graph() is None:
             return wrap(a._value.astype(dtype))
-    return convert(a, dtype=dtype)  # type: ignore[no-any-return]
+    made: Tensor = convert(a, dtype=dtype)
+    made._weak = a._weak and dtype in _WEAK_DTYPES
+    return made
 
 
 # --------------------------------------------------------------------------- applying
@@ -335,7 +348,7 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
     outs = infer(primitive, avals, params)
     tracers = graph.add(primitive, tuple(atoms), params, outs, where, in_backward.get())
     results = tuple([make(t, t.own_aval) for t in tracers])
-    if numbers:
+    if numbers and primitive is not convert:  # who converts a number gives it a dtype
         for result in results:
             result._weak = True
     if type(primitive.impl) is View:
@@ -484,6 +497,8 @@ def constant(value: Any, dtype: Any, like: Tensor) -> Tensor:
 class _Engine:
     value_class = Tensor
     as_value = staticmethod(as_tensor)
+    operand = staticmethod(operand)
+    promoted = staticmethod(promoted)
     apply = staticmethod(apply)
     wrap = staticmethod(wrap)
     constant = staticmethod(constant)
