@@ -35,6 +35,7 @@ Array = np.ndarray[Any, Any]
 def everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Programs of any size are kept, in an empty cache."""
     monkeypatch.setattr(kept_programs, "_WORTH_KEEPING", 0)
+    monkeypatch.setattr(kept_programs, "_LOADED", float("inf"))  # somebody may edit the sources meanwhile
     with config.override(cache_dir=tmp_path):
         yield
 
@@ -236,6 +237,21 @@ def test_another_compiler_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(executable, "emit", refuse)
     with pytest.raises(AssertionError, match="compiled again"):
         jit(lambda x: jg.sin(x) + 1.0)(x)
+
+
+@pytest.mark.usefixtures("everything")
+def test_sources_that_changed_after_they_were_loaded_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.ones(3)
+    jit(lambda x: jg.sin(x) + 1.0)(x)
+    kept_programs._package.cache_clear()
+    monkeypatch.setattr(kept_programs, "_LOADED", Path(kept_programs.__file__).stat().st_mtime - 1.0)
+    try:
+        assert not kept_programs.is_worth_keeping(graph_of(jit(lambda x: x + 1.0), x))
+        monkeypatch.setattr(executable, "emit", refuse)
+        with pytest.raises(AssertionError, match="compiled again"):
+            jit(lambda x: jg.sin(x) + 1.0)(x)
+    finally:
+        kept_programs._package.cache_clear()
 
 
 @pytest.mark.usefixtures("everything")

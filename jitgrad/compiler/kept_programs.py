@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ __all__ = ["Content", "content_of", "is_worth_keeping", "keep", "kept"]
 _WORTH_KEEPING: Final = 30  # nodes: smaller graphs are compiled about as fast as they are looked up
 _PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
 _PLAIN: Final = (int, str, bool, float, type(None))
+_LOADED: Final = time.time()
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,16 @@ def _text(value: Any, name: Any) -> str:
 
 
 @functools.cache
-def _package() -> str:
-    """A state of the package's sources: kept programs are those of one compiler."""
+def _package() -> str | None:
+    """A state of the package's sources: kept programs are those of one compiler. None where the sources have changed since
+    they were loaded, so that their state is not that of the compiler which runs."""
     found = []
     for directory, _, files in os.walk(_PACKAGE):
         for file in files:
             if file.endswith(".py"):
                 state = os.stat(os.path.join(directory, file))
+                if max(state.st_mtime, state.st_ctime) > _LOADED:
+                    return None
                 found.append((directory[len(_PACKAGE) :], file, state.st_size, state.st_mtime_ns))
     return repr(sorted(found))
 
@@ -124,7 +129,7 @@ def _question(content: Content) -> str:
 
 def is_worth_keeping(graph: Graph) -> bool:
     """Whether a graph is large enough for its program to be kept on disk."""
-    return len(graph.nodes) >= _WORTH_KEEPING and kernel_mode() == "compiled"
+    return len(graph.nodes) >= _WORTH_KEEPING and kernel_mode() == "compiled" and _package() is not None
 
 
 def kept(name: str, content: Content) -> tuple[FusedKernel, list[Constant]] | None:
