@@ -834,3 +834,65 @@ def test_finite_differences_of_a_small_network() -> None:
             expected[at] = (numpy_loss(moved[0]) - numpy_loss(moved[1])) / 2e-6
         assert net[k].grad is not None
         np.testing.assert_allclose(net[k].grad.numpy(), expected, rtol=1e-6, atol=1e-7)
+
+
+class _Base:
+    weights: Any = np.ones(3)
+
+    def scaled(self, x: Any) -> Any:
+        return x * _Base.weights
+
+    @staticmethod
+    def shifted(x: Any) -> Any:
+        return x * _Base.weights
+
+
+class _Derived(_Base):
+    pass
+
+
+class _Called:
+    def __call__(self, x: Any) -> Any:
+        return x * _Base.weights
+
+
+class _Applied:
+    def __matmul__(self, x: Any) -> Any:
+        return x * _Base.weights
+
+
+class _Entered:
+    def __enter__(self) -> Any:
+        return _Base.weights
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def _within(x: Any) -> Any:
+    with _Entered() as weights:
+        return x * weights
+
+
+_applied, _derived = _Applied(), _Derived()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: _applied @ x,
+        lambda x: _Applied() @ x,
+        lambda x: _Called()(x) * 1.0,
+        lambda x: _derived.scaled(x) * 1.0,
+        lambda x: _derived.shifted(x) * 1.0,
+        lambda x: _Derived().scaled(x),
+        lambda x: _Derived.shifted(x) * 1.0,
+        _within,
+    ],
+)
+def test_arrays_that_methods_read_are_followed(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    jitted = jit(function)
+    with kernels("python"):
+        for factor in (1.0, 2.0, 3.0):
+            monkeypatch.setattr(_Base, "weights", np.full(3, factor))
+            np.testing.assert_array_equal(jitted(np.ones(3)), np.full(3, factor))

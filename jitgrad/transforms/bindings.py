@@ -19,7 +19,8 @@ from jitgrad.tensor import Tensor, as_tensor
 __all__ = ["Bindings", "stands_for_array"]
 
 _MOST_OBJECTS: Final = 4096  # looked at for one function, nearest first
-_FOLLOWED: Final = (types.FunctionType, Tensor, np.ndarray, list, tuple, dict)  # of what classes define
+_FOLLOWED: Final = (types.FunctionType, staticmethod, classmethod, Tensor, np.ndarray, list, tuple, dict)
+"""Of what the class of an object defines."""
 _GONE: Final = (AttributeError, LookupError, TypeError, ValueError)
 
 Step: TypeAlias = tuple[bool, Any]  # an attribute (True) of this name, or an item (False) under this key
@@ -210,9 +211,12 @@ def _parts(value: Any, names: set[str]) -> Iterator[tuple[Any, Step]]:
     elif isinstance(value, functools.partial):
         for name in ("func", "args", "keywords"):
             yield getattr(value, name), (True, name)
-    elif isinstance(value, types.ModuleType | type):
+    elif isinstance(value, types.ModuleType):
         for name in sorted(names & vars(value).keys()):
             yield vars(value)[name], (True, name)
+    elif isinstance(value, type):
+        for name, part in _defined(value, names):
+            yield part, (True, name)
     else:
         held = getattr(value, "__dict__", None)
         for name, part in list(held.items()) if isinstance(held, dict) else ():  # some objects answer to any name
@@ -222,5 +226,20 @@ def _parts(value: Any, names: set[str]) -> Iterator[tuple[Any, Step]]:
             for name, part in list(vars(cls).items()):
                 if isinstance(part, types.MemberDescriptorType) and hasattr(value, name):  # __slots__
                     yield getattr(value, name), (True, name)
-                elif (name in names or name == "__call__") and isinstance(part, _FOLLOWED):
-                    yield part, (True, name)
+        for name, part in _defined(type(value), names):
+            if isinstance(part, _FOLLOWED):
+                yield part, (True, name)
+
+
+def _defined(cls: type, names: set[str]) -> Iterator[tuple[str, Any]]:
+    """What a class and its bases define of what the code mentions, and the methods that it need not mention: of operators,
+    calls, ``with``."""
+    found: set[str] = set()
+    for base in cls.__mro__[:-1]:
+        for name, part in sorted(vars(base).items()):
+            if isinstance(part, types.FunctionType):  # those of bases may be called by the others
+                if name in names or name.startswith("__"):
+                    yield name, part
+            elif name in names and name not in found:
+                found.add(name)
+                yield name, part
