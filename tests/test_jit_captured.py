@@ -896,3 +896,14 @@ def test_arrays_that_methods_read_are_followed(function: Any, monkeypatch: pytes
         for factor in (1.0, 2.0, 3.0):
             monkeypatch.setattr(_Base, "weights", np.full(3, factor))
             np.testing.assert_array_equal(jitted(np.ones(3)), np.full(3, factor))
+
+
+def test_a_captured_array_of_counts_is_read_again() -> None:
+    counts = np.array([1, 2, 1])
+    function = jg.jit(lambda x: np.repeat(x, counts))
+    x = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(function(x), np.repeat(x, counts))
+    counts[:] = [2, 1, 1]
+    np.testing.assert_array_equal(function(x), np.repeat(x, counts))
+    counts = np.array([1, 1, 3])
+    np.testing.assert_array_equal(function(x), np.repeat(x, counts))

@@ -20,6 +20,7 @@ from jitgrad.config import overrides
 from jitgrad.core.aval import ShapedArray, aval_of, is_float
 from jitgrad.core.collector import held_off
 from jitgrad.core.graph import Graph, is_number
+from jitgrad.core.memory import owner
 from jitgrad.core.modes import forward, grad_mode
 from jitgrad.core.trace import atom_of, current_graph, stand_ins, tracing_into
 from jitgrad.eager import forget_plans
@@ -177,7 +178,12 @@ class JitFunction:
                 len(live.nodes),
                 caller,
             )
-        live.reads = [(t, copy) for t, copy in graph.reads or () if sys.getrefcount(t) > _TEMPORARY or _is_alias(t)]
+        live.reads = []
+        for t, copy in graph.reads or ():
+            if sys.getrefcount(t) > _TEMPORARY or _is_alias(t):
+                live.reads.append((t, copy))
+            elif isinstance(t, Tensor) and _is_of_array(t):
+                live.reads.append((t._value, copy))
         return live, structure, rest
 
     def _compile(self, arguments: Arguments) -> Compiled:
@@ -306,6 +312,15 @@ class JitFunction:
 def _is_alias(array: Any) -> bool:
     """Whether other tensors see the memory of this one, and may write it: ``w.detach()`` is seldom kept."""
     return isinstance(array, Tensor) and array._storage is not None and len(array._storage.members()) > 1
+
+
+def _is_of_array(tensor: Tensor) -> bool:
+    """Whether a tensor that is kept nowhere was made of an array that is."""
+    array = tensor._value
+    memory = owner(array)
+    if memory is not array and sys.getrefcount(memory) > _TEMPORARY:  # by its base, the name here, and the call
+        return True
+    return sys.getrefcount(array) > _TEMPORARY + (memory is array)  # by the tensor, the names here, and the call
 
 
 def jit(function: Callable[..., Any] | None = None, *, static_argnums: Any = (), static_argnames: Any = ()) -> Any:
