@@ -168,7 +168,16 @@ FUNCTIONS = {
     "broadcast to another": (lambda x, y: np.sum(np.broadcast_to(x, y.shape) * y), [(4,), (3, 4)]),
     "halves": (halves, [(4,)]),
     "thirds": (lambda x: sum(np.sum(p) ** 2 for p in np.array_split(x, 3)), [(6,)]),
-    "triangle": (lambda x: np.sum(np.tril(x) ** 2), [(3, 3)]),
+    "triangle": (lambda x: np.sum(np.tril(x) ** 2), [(3, 4)]),
+    "upper triangle": (lambda x: np.triu(x, 1) * 2.0, [(4, 3)]),
+    "triangles": (lambda x: np.sum(np.sin(np.tril(x, -1) @ x)), [(2, 4, 4)]),
+    "triangle of rows": (lambda x: np.sum(np.triu(x) ** 3), [(4,)]),
+    "powers": (lambda x: np.sum(np.vander(x, 3) ** 2), [(4,)]),
+    "as many powers": (lambda x: np.sum(np.vander(x) ** 2), [(4,)]),
+    "arrays like it": (lambda x: np.zeros_like(x) + np.full_like(x, 3.0) / (np.ones_like(x) + x), [(4, 3)]),
+    "running sums from a number": (lambda x: np.cumulative_sum(x, include_initial=True) * 2.0, [(4,)]),
+    "no rows like it": (lambda x: np.sum(np.concatenate([x, np.zeros_like(x)]) ** 2), [(4, 3)]),
+    "diagonal by einsum": (lambda x: np.einsum("ii->i", x) * 2.0, [(3, 3)]),
     "einsum": (lambda a, b: np.sum(np.einsum("ij,kj->ik", a, b) ** 2), [(2, 3), (4, 3)]),
     "stack of matrices": (lambda x, y: np.sum((x @ y)[1:]), [(2, 3, 4), (4, 5)]),
     "gather": (lambda x: np.sum(x[[0, 2, 2]] ** 2), [(4,)]),
@@ -274,7 +283,8 @@ RIGID = {
     "shape turned", "shape of the transposed", "extent read", "len", "decided by extent", "rows", "range", "np.size",
     "np.shape", "index tried", "shapes tried", "sum of rows", "rows in a list", "unpacked", "mapped", "text", "zipped",
     "extent of a part", "only three", "joined columns", "squeezed", "squeezed to nothing", "padded", "broadcast",
-    "broadcast to another", "halves", "thirds", "triangle", "three columns", "gather from the end", "weights",
+    "broadcast to another", "halves", "thirds", "as many powers", "diagonal by einsum", "three columns",
+    "gather from the end", "weights",
     "median", "medians of columns", "triangle by columns",
 }  # fmt: skip
 SQUARE = [
@@ -524,16 +534,7 @@ def test_random_programs_at_random_shapes(steps, shapes, data):
         assert MAY_NOT_FUSE & set(steps) or any(0 in a for operands in example for a in operands)
 
 
-MAKE_ARRAYS = {
-    "gather",
-    "gather from the end",
-    "gather rows",
-    "joined columns",
-    "np.shape",
-    "shape turned",
-    "triangle",
-    "weights",
-}
+MAKE_ARRAYS = {"joined columns", "np.shape", "shape turned", "weights"}
 
 
 def test_only_arrays_need_freezing_not_numbers():
@@ -1171,3 +1172,33 @@ def test_functions_named_like_what_their_source_calls(name):
     assert compiled is jitted.njit(1.5)
     assert compiled.__name__.rstrip("_") == name
     assert jitted.address(0.5).ctypes(0.25) == pytest.approx(2.0 * np.exp(0.25), rel=1e-15)
+
+
+def test_positions_that_follow_from_captured_arrays_need_freezing_lists_do_not():
+    at, mask, counts = np.array([0, 2]), np.array([True, False, True]), np.array([1, 2, 1])
+    x = np.array([1.0, 2.0, 3.0])
+    for function in (
+        lambda x: x[at] * 2.0,
+        lambda x: x[mask.astype(int)] * 2.0,
+        lambda x: np.take(x, at, mode="wrap") * 2.0,
+        lambda x: np.delete(x, at) * 2.0,
+        lambda x: np.repeat(x, counts) * 2.0,
+    ):
+        with pytest.raises(UnsupportedError, match="freeze=True"):
+            jg.jit(function).njit(x)
+    for function in (
+        lambda x: x[[0, 2]] * 2.0,
+        lambda x: np.take(x, [0, 4], mode="wrap") * 2.0,
+        lambda x: np.delete(x, [1]) * 2.0,
+        lambda x: np.repeat(x, [1, 2, 1]) * 2.0,
+    ):
+        np.testing.assert_array_equal(jg.jit(function).njit(x)(x), function(x))
+
+
+def test_arrays_made_under_vmap_need_no_freezing():
+    def function(x):
+        return np.triu(x, 1) * 2.0 + np.full_like(x, 3.0)
+
+    step = jg.jit(jg.vmap(function)).njit(np.ones((2, 3, 4)))
+    x = np.random.default_rng(0).normal(size=(3, 4, 5))
+    np.testing.assert_array_equal(step(x), np.triu(x, 1) * 2.0 + 3.0)

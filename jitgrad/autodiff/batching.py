@@ -15,9 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from jitgrad.core.dispatch import wrap
-from jitgrad.core.graph import Atom, Constant, Extent, Node
+from jitgrad.core.graph import Atom, Constant, Extent, Node, Tracer
 from jitgrad.core.modes import grad_mode, in_backward
 from jitgrad.core.primitive import Elementwise, Host, Primitive, Reduce, Value
+from jitgrad.core.trace import current_graph
 from jitgrad.errors import ArgumentError
 from jitgrad.ops.batch_axes import ALONG_AXES, LEADING
 from jitgrad.ops.elementwise import add, multiply
@@ -117,7 +118,8 @@ def _known(atom: Atom, known: dict[Atom, Batched]) -> Batched:
     found = known.get(atom)
     if found is None:
         assert isinstance(atom, Constant)
-        found = Batched(wrap(atom.value), False)
+        graph = current_graph()
+        found = Batched(wrap(Tracer(graph, atom) if graph is not None and atom.made else atom.value), False)
     return found
 
 

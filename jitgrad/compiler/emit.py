@@ -27,6 +27,7 @@ from jitgrad.kernels.text import inline
 from jitgrad.ops.linear import (
     add_at,
     convert,
+    counted,
     gather,
     join,
     overwrite,
@@ -226,6 +227,11 @@ class _Emitter:
             if x.aval.dtype == BOOL and dtype.kind == "f":  # quicker than by way of an integer
                 converted = f"sel({value}, {literal(1.0, dtype)}, {literal(0.0, dtype)})"
             self.body.append(f"{target} = {converted}")
+            return target
+        if primitive is counted:
+            self.body += self.comment(node)
+            target = self.fresh()
+            self.body.append(f"{target} = int64({index[0]})")
             return target
         if primitive is vector_outer:
             left = yield x, index[:1]

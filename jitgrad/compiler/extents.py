@@ -18,6 +18,7 @@ from jitgrad.ops.linear import (
     add_at,
     convert,
     copy_of,
+    counted,
     expand,
     flip_view,
     gather,
@@ -169,7 +170,7 @@ def equal_axes(node: Node) -> Pairs | None:
         return _moved(1, [i for i in range(len(shapes[0])) if i not in params["axes"]])
     if primitive is permute:
         return _moved(1, params["axes"])
-    if primitive in (flip_view, convert, copy_of, overwrite):
+    if primitive in (flip_view, convert, copy_of, counted, overwrite):
         return _moved(count, range(len(shape)))
     if primitive is reshape_to:
         return [((0, i), (1, j)) for j, i in unit_reshape(shapes[0], shape) or ()]

@@ -22,6 +22,7 @@ from jitgrad.ops.elementwise import add
 from jitgrad.ops.linear import (
     add_at,
     convert,
+    counted,
     diagonal_view,
     expand,
     flip_view,
@@ -42,8 +43,8 @@ from jitgrad.ops.products import vector_dot, vector_outer
 
 __all__ = ["Call", "Loop", "Plan", "Sink", "can_fuse", "plan"]
 
-INDEXED: Final = frozenset({permute, expand, flip_view, slice_view, diagonal_view, reshape_to, convert})
-"""Primitives that only change where an element is read (or its dtype)."""
+INDEXED: Final = frozenset({permute, expand, flip_view, slice_view, diagonal_view, reshape_to, convert, counted})
+"""Primitives that only change where an element is read (or its dtype), or say where it is."""
 GATHERS: Final = frozenset({gather, take_at})
 JOINS: Final = frozenset({join, pile})
 SCATTERS: Final = frozenset({place, place_diagonal, scatter_add, add_at})

@@ -152,7 +152,7 @@ def numba_program(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, 
     """
     traced = trace(shapes)
     first = _Attempt(name, traced)
-    kept = [c for c in _captured(first.graph) if not c.is_literal]
+    kept = [c for c in _captured(first.graph) if not c.is_literal and not c.made]
     read = [copy for _, copy in traced.graph.reads or ()]  # values that Python code read, to decide or to index
     if (kept or read) and not freeze:
         avals = [c.aval for c in kept] + [aval_of(r) for r in read]

@@ -37,7 +37,7 @@ class Engine(Protocol):
         """An untracked tensor on an ndarray or a tracer."""
 
     def constant(self, value: Any, dtype: Any, like: Value) -> Value:
-        """A 0-d tensor, traced where ``like`` is."""
+        """A tensor of a number or of an array that nobody else writes to, traced where ``like`` is."""
 
 
 class _Missing:
@@ -82,7 +82,7 @@ def wrap(data: Any) -> Value:
 
 
 def constant(value: Any, dtype: Any, like: Value) -> Value:
-    """A 0-d tensor of a number, in the graph that is being traced if ``like`` is."""
+    """A tensor of a number, or of an array that the caller made: part of the graph that is being traced if ``like`` is."""
     return _engine.constant(value, dtype, like)
 
 

@@ -67,11 +67,12 @@ class _OwnAval(ShapedArray):
 class Constant:
     """A known value: a literal of the program, or an array that the traced function captured."""
 
-    __slots__ = ("aval", "source", "value")
+    __slots__ = ("aval", "made", "source", "value")
 
-    def __init__(self, value: np.ndarray[Any, Any], source: Any = None) -> None:
+    def __init__(self, value: np.ndarray[Any, Any], source: Any = None, made: bool = False) -> None:
         self.value = value
         self.source = source  # the tensor that it was read from, which may get another array later
+        self.made = made  # by jitgrad, for this program: nobody else has the array
         self.aval = make_aval(value.shape, value.dtype)
 
     def current(self) -> np.ndarray[Any, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.core.aval import FLOAT64, broadcasts_to, check_dtype, is_float, result_dtype
-from jitgrad.core.dispatch import as_value, is_value, wrap
+from jitgrad.core.dispatch import as_value, constant, is_value, wrap
 from jitgrad.core.graph import Constant, Tracer
 from jitgrad.core.primitive import Value
 from jitgrad.core.trace import current_graph
@@ -24,8 +24,22 @@ Array = np.ndarray[Any, Any]
 def _made(array: Array, requires_grad: bool) -> Value:
     graph = current_graph()
     # a fresh array of a traced function belongs to the trace, where writes to it are recorded
-    value = wrap(array) if graph is None else wrap(Tracer(graph, Constant(array)))
+    value = wrap(array) if graph is None else wrap(Tracer(graph, Constant(array, made=True)))
     return value.requires_grad_() if requires_grad else value
+
+
+def _repeated(
+    number: float, shape: tuple[int, ...], dtype: np.dtype[Any], requires_grad: bool, like: Any = None
+) -> Value:
+    """One number everywhere; in a trace no array of it is made, and its shape may be that of ``like``."""
+    graph = current_graph()
+    if is_value(like) and like.is_traced:
+        value = constant(number, dtype, like)
+    elif graph is not None:
+        value, shape = _made(np.array(number, dtype), False), tuple(map(int, shape))
+    else:
+        return _made(np.full(shape, number, dtype) if number else np.zeros(shape, dtype), requires_grad)
+    return _spread(value, shape, requires_grad)
 
 
 def _extents(shape: Any, what: str) -> tuple[int, ...]:
@@ -53,13 +67,13 @@ def zeros(shape: Any, dtype: Any = None, *, requires_grad: bool = False) -> Valu
     tensor([[0., 0.],
             [0., 0.]])
     """
-    return _made(np.zeros(_extents(shape, "zeros"), _dtype(dtype, "zeros")), requires_grad)
+    return _repeated(0, _extents(shape, "zeros"), _dtype(dtype, "zeros"), requires_grad)
 
 
 @operation(samples=None, nondiff=True)
 def ones(shape: Any, dtype: Any = None, *, requires_grad: bool = False) -> Value:
     """Ones of a shape (an int or a tuple), float64 by default."""
-    return _made(np.ones(_extents(shape, "ones"), _dtype(dtype, "ones")), requires_grad)
+    return _repeated(1, _extents(shape, "ones"), _dtype(dtype, "ones"), requires_grad)
 
 
 @operation(samples=None, nondiff=True)
@@ -84,9 +98,17 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, requires_grad: bool 
     >>> jg.full(2, 7.0)
     tensor([7., 7.])
     """
-    value = as_value(fill_value, "full")
+    value = _fill_value(fill_value, None, "full")
     wanted = value.dtype if dtype is None else check_dtype(dtype, "full")
     return _filled(_extents(shape, "full"), value, wanted, requires_grad, "full")
+
+
+def _fill_value(given: Any, like: Any, what: str) -> Value:
+    value = as_value(given, what)
+    if not isinstance(given, bool | int | float):
+        return value
+    traced = is_value(like) and like.is_traced
+    return constant(value._value, value.dtype, like) if traced else _made(value._value, False)
 
 
 def _filled(shape: tuple[int, ...], value: Value, dtype: np.dtype[Any], requires_grad: bool, what: str) -> Value:
@@ -94,6 +116,10 @@ def _filled(shape: tuple[int, ...], value: Value, dtype: np.dtype[Any], requires
         value = convert(value, dtype=dtype)
     if not broadcasts_to(value.shape, shape):
         raise ShapeError(f"{what}: a value of shape {value.shape} does not broadcast to {shape}")
+    return _spread(value, shape, requires_grad)
+
+
+def _spread(value: Value, shape: tuple[int, ...], requires_grad: bool) -> Value:
     filled = copy_of(expand(value, shape=shape))
     if requires_grad and not filled.requires_grad:
         filled.requires_grad_()
@@ -108,16 +134,20 @@ def _like(x: Any, dtype: Any, shape: Any, what: str) -> tuple[tuple[int, ...], n
     )
 
 
+def _repeated_like(number: float, x: Any, dtype: Any, shape: Any, requires_grad: bool, what: str) -> Value:
+    return _repeated(number, *_like(x, dtype, shape, what), requires_grad, x if shape is None else None)
+
+
 @operation(samples=None, nondiff=True)
 def zeros_like(x: Any, dtype: Any = None, *, shape: Any = None, requires_grad: bool = False) -> Value:
     """Zeros with the shape and dtype of another array."""
-    return _made(np.zeros(*_like(x, dtype, shape, "zeros_like")), requires_grad)
+    return _repeated_like(0, x, dtype, shape, requires_grad, "zeros_like")
 
 
 @operation(samples=None, nondiff=True)
 def ones_like(x: Any, dtype: Any = None, *, shape: Any = None, requires_grad: bool = False) -> Value:
     """Ones with the shape and dtype of another array."""
-    return _made(np.ones(*_like(x, dtype, shape, "ones_like")), requires_grad)
+    return _repeated_like(1, x, dtype, shape, requires_grad, "ones_like")
 
 
 @operation(samples=None, nondiff=True)
@@ -139,7 +169,7 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None, 
     ``x``.
     """
     extents, wanted = _like(x, dtype, shape, "full_like")
-    return _filled(extents, as_value(fill_value, "full_like"), wanted, requires_grad, "full_like")
+    return _filled(extents, _fill_value(fill_value, x, "full_like"), wanted, requires_grad, "full_like")
 
 
 # --------------------------------------------------------------------------- ranges
@@ -345,7 +375,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Value:
     count = x.size if N is None else _extent(N, "vander: N")
     columns: list[Value] = []
     for i in range(count):
-        columns.append(wrap(np.ones(x.shape, x.dtype)) if i == 0 else x if i == 1 else columns[-1] * x)
+        columns.append(ones_like(x) if i == 0 else x if i == 1 else columns[-1] * x)
     if not columns:
-        return wrap(np.zeros((x.size, 0), x.dtype))
+        return zeros((x.size, 0), x.dtype)
     return stack(columns if increasing else columns[::-1], axis=1)

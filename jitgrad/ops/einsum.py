@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from jitgrad.core.aval import result_dtype
-from jitgrad.core.dispatch import as_value, wrap
+from jitgrad.core.dispatch import as_value
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError
 from jitgrad.ops.axes import integer_of
 from jitgrad.ops.blocks import Call, operation, uniform
 from jitgrad.ops.elementwise import multiply
-from jitgrad.ops.linear import convert, gather, reshape_to, sum_over
+from jitgrad.ops.linear import convert, diagonal_view, reshape_to, sum_over
 from jitgrad.ops.products import contract, matrix_product, ordered
 from jitgrad.ops.reduction import any_over
 
@@ -100,17 +100,15 @@ def _with_dots(term: Sequence[Any], count: int) -> Labels:
 
 def _diagonal(x: Value, labels: Labels) -> tuple[Value, Labels]:
     """One axis for each label: of repeated ones, the diagonal."""
-    if len(set(labels)) == len(labels):
-        return x, labels
-    kept = tuple(dict.fromkeys(labels))
-    positions = np.zeros((), np.int64)
-    for label in kept:
-        extents = {x.shape[i] for i in range(x.ndim) if labels[i] == label}
-        if len(extents) > 1:
+    for label in dict.fromkeys(labels):
+        if len({x.shape[i] for i in range(x.ndim) if labels[i] == label}) > 1:
             raise ShapeError(f"einsum: the axes '{label}' of an operand of shape {x.shape} differ in length")
-        step = sum(math.prod(x.shape[i + 1 :]) for i in range(x.ndim) if labels[i] == label)
-        positions = positions[..., None] + np.arange(extents.pop()) * step
-    return gather(x, wrap(np.ascontiguousarray(positions))), kept
+        while labels.count(label) > 1:
+            i = labels.index(label)
+            j = labels.index(label, i + 1)
+            x = diagonal_view(x, offset=0, axis1=i, axis2=j)
+            labels = (*labels[:i], *labels[i + 1 : j], *labels[j + 1 :], label)
+    return x, labels
 
 
 def _without(x: Value, labels: Labels, summed: set[Any]) -> tuple[Value, Labels]:

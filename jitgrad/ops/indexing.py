@@ -8,13 +8,24 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.core.dispatch import as_value, is_value, wrap
+from jitgrad.core.dispatch import as_value, constant, is_value, wrap
 from jitgrad.core.primitive import Value
 from jitgrad.core.trace import note_read
 from jitgrad.errors import ArgumentError, IndexingError, ShapeError, UnsupportedError
 from jitgrad.ops.axes import axis_of
 from jitgrad.ops.blocks import Call, operation, uniform
-from jitgrad.ops.linear import BasicIndex, bounded, convert, expand, gather, permute, reshape_to, slice_view, take_at
+from jitgrad.ops.linear import (
+    BasicIndex,
+    bounded,
+    convert,
+    expand,
+    gather,
+    permute,
+    positions_from,
+    reshape_to,
+    slice_view,
+    take_at,
+)
 from jitgrad.ops.selection import where as choose
 from jitgrad.ops.shape import along, ravel
 
@@ -212,17 +223,17 @@ def getitem(x: Value, index: Any) -> Value:
         depth = mask.ndim
         if depth < len(shape) and mask.shape == shape[:depth]:  # rows chosen by a mask of the leading axes
             rows = reshape_to(x, shape=(mask.size, *shape[depth:])) if depth > 1 else x
-            return take_at(rows, wrap(np.flatnonzero(mask)), axis=0)
+            return take_at(rows, positions_from(index, np.flatnonzero(mask), x), axis=0)
     if any(map(is_value, items)):
         return traced_getitem(x, items)
     single = _single_array(items, shape)
     if single is not None and len(shape) > 1:
         axis, positions = single
-        found = take_at(x, wrap(_wrapped(positions, shape[axis], axis).reshape(-1)), axis=axis)
+        found = take_at(x, positions_from(index, _wrapped(positions, shape[axis], axis).reshape(-1), x), axis=axis)
         if positions.ndim == 1:
             return found
         return reshape_to(found, shape=(*shape[:axis], *positions.shape, *shape[axis + 1 :]))
-    return gather(x, wrap(flat_positions(items, shape)))
+    return gather(x, positions_from(index, flat_positions(items, shape), x))
 
 
 def traced_getitem(x: Value, items: tuple[Any, ...]) -> Value:
@@ -286,7 +297,7 @@ def traced_getitem(x: Value, items: tuple[Any, ...]) -> Value:
 def _integers(indices: Any, what: str) -> Value:
     value = as_value(indices, what)
     if value.size == 0:
-        return wrap(np.zeros(value.shape, np.int64))
+        return constant(np.zeros(value.shape), np.int64, value)
     if value.dtype.kind not in "iu":
         raise UnsupportedError(f"{what}: indices must be integers, not {value.dtype}")
     return value
@@ -319,9 +330,13 @@ def take(x: Any, indices: Any, axis: int | None = None, *, mode: str = "raise") 
         if n == 0 and chosen.size:
             raise IndexingError(f"take: axis {at} of shape {x.shape} has no elements")
         moved = chosen._array(f"take(mode={mode!r})").astype(np.int64)
-        chosen = wrap(np.asarray(moved % n if mode == "wrap" else np.clip(moved, 0, n - 1)) if moved.size else moved)
+        if moved.size:
+            moved = moved % n if mode == "wrap" else np.clip(moved, 0, n - 1)
+        chosen = positions_from(indices, moved, x)
     elif mode != "raise":
         raise ArgumentError(f"take: mode must be 'raise', 'wrap' or 'clip', not {mode!r}")
+    elif isinstance(indices, int | list | tuple) and not chosen.is_traced:
+        chosen = positions_from(indices, chosen._array("take"), x)
     positions = bounded(chosen, extent=n, axis=at)
     found = take_at(x, reshape_to(positions, shape=(positions.size,)), axis=at)
     return reshape_to(found, shape=(*x.shape[:at], *positions.shape, *x.shape[at + 1 :]))

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core.aval import broadcasts_to, check_dtype, result_dtype
-from jitgrad.core.dispatch import as_value, is_value, wrap
+from jitgrad.core.aval import INT64, broadcasts_to, check_dtype, result_dtype
+from jitgrad.core.dispatch import as_value, constant, is_value
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError, UnsupportedError
 from jitgrad.ops.axes import axis_of, index_of
 from jitgrad.ops.blocks import Call, operation, uniform
-from jitgrad.ops.linear import convert, expand, join, pile, place, reshape_to, slice_view, take_at
+from jitgrad.ops.linear import convert, expand, join, pile, place, positions_from, reshape_to, slice_view, take_at
 from jitgrad.ops.shape import along, atleast_1d, atleast_2d, atleast_3d, ravel
 
 Array = np.ndarray[Any, Any]
@@ -399,7 +399,7 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Value:
         return reshape_to(spread.copy(), shape=(*x.shape[:at], n * counts[0], *x.shape[at + 1 :]))
     if len(counts) != n:
         raise ShapeError(f"repeat: {len(counts)} repetitions for axis {at} of extent {n}")
-    return take_at(x, wrap(np.repeat(np.arange(n), counts)), axis=at)
+    return take_at(x, positions_from(repeats, np.repeat(np.arange(n), counts), x), axis=at)
 
 
 @operation(
@@ -419,7 +419,7 @@ def delete(x: Any, obj: Any, axis: int | None = None) -> Value:
         x, axis = ravel(x), 0
     at = axis_of(axis, x.ndim, "delete: axis")
     chosen = obj if isinstance(obj, slice) else _numbers(obj, "delete")
-    return take_at(x, wrap(np.delete(np.arange(x.shape[at]), chosen)), axis=at)
+    return take_at(x, positions_from(obj, np.delete(np.arange(x.shape[at]), chosen), x), axis=at)
 
 
 # --------------------------------------------------------------------------- padding
@@ -462,7 +462,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
             if n == 0:
                 raise ShapeError(f"pad: axis {axis} of shape {x.shape} has no elements to repeat")
             positions = np.pad(np.arange(n), (before, after), mode=mode)  # type: ignore[call-overload]
-            padded = take_at(padded, wrap(positions), axis=axis)
+            padded = take_at(padded, constant(positions, INT64, x), axis=axis)
     return padded if padded is not x else x.copy()
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from jitgrad.core import scalar
 from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64, INT64, ShapedArray, make_aval, result_dtype
-from jitgrad.core.dispatch import constant
+from jitgrad.core.dispatch import constant, wrap
 from jitgrad.core.primitive import ArrayCall, Primitive, Value
 from jitgrad.errors import IndexingError
 from jitgrad.kernels.kernel import ArrayKernel
@@ -28,16 +28,19 @@ __all__ = [
     "bounded",
     "convert",
     "copy_of",
+    "counted",
     "diagonal_view",
     "expand",
     "flip_view",
     "gather",
+    "indices_of",
     "join",
     "overwrite",
     "permute",
     "pile",
     "place",
     "place_diagonal",
+    "positions_from",
     "put",
     "reshape_to",
     "scatter_add",
@@ -110,6 +113,33 @@ def place_diagonal(x, *, shape, offset, axis1, axis2):
     diagonal.flags.writeable = True  # NumPy gives it read-only
     diagonal[...] = x
     return out
+
+
+# --------------------------------------------------------------------------- indices
+
+
+@host(infer=lambda x: make_aval(x.shape, INT64), nondiff=True)
+def counted(x):
+    """The index of each element of a vector, whatever the elements are: in a loop that is the loop's own variable."""
+    return np.arange(len(x))
+
+
+def positions_from(given: Any, positions: Any, like: Value) -> Value:
+    """Positions that follow from what the user gave for them: part of the program if that is made of numbers alone."""
+    return constant(positions, INT64, like) if _is_of_numbers(given) else wrap(np.asarray(positions, INT64))
+
+
+def _is_of_numbers(given: Any) -> bool:
+    if isinstance(given, tuple | list):
+        return all(map(_is_of_numbers, given))
+    return given is None or given is Ellipsis or isinstance(given, int | slice)
+
+
+def indices_of(n: int, like: Value) -> Value:
+    """``arange(n)``, where ``n`` is an extent of ``like`` or a number; in a trace no array is made of it."""
+    if not like.is_traced:
+        return constant(np.arange(n), INT64, like)
+    return counted(expand(constant(0, INT64, like), shape=(n,)))
 
 
 # --------------------------------------------------------------------------- sums

@@ -8,7 +8,7 @@ import numpy as np
 
 from jitgrad.core import scalar
 from jitgrad.core.aval import BOOL, FLOAT64
-from jitgrad.core.dispatch import as_value, wrap
+from jitgrad.core.dispatch import as_value, constant
 from jitgrad.core.primitive import Value
 from jitgrad.ops.blocks import Call, operation, primitive_of
 from jitgrad.ops.comparison import isnan
@@ -64,7 +64,7 @@ def nanprod(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = Fa
 
 def _present(x: Value, absent: Value | None, axis: Axis, keepdims: bool) -> Value:
     """How many elements are not NaN, in the dtype of the result."""
-    there = ~absent if absent is not None else expand(wrap(np.ones((), BOOL)), shape=x.shape)
+    there = ~absent if absent is not None else expand(constant(True, BOOL, x), shape=x.shape)
     return sum(there, axis, keepdims=keepdims).astype(x.dtype if x.dtype.kind == "f" else FLOAT64)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jitgrad.core.aval import result_dtype
-from jitgrad.core.dispatch import as_value, wrap
+from jitgrad.core.dispatch import as_value, constant
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError
 from jitgrad.ops.axes import axis_of, index_of
@@ -74,7 +74,7 @@ def _one_axis(x: Value, axis: Axis, what: str) -> tuple[Value, int]:
 
 
 def _with_initial(x: Value, axis: int, initial: float) -> Value:
-    first = wrap(np.full((), initial, x.dtype))
+    first = constant(initial, x.dtype, x)
     return join(expand(first, shape=(*x.shape[:axis], 1, *x.shape[axis + 1 :])), x, axis=axis)
 
 

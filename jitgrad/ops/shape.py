@@ -14,7 +14,18 @@ from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError
 from jitgrad.ops.axes import axes_of, axis_of, index_of, reduced_axes, shape_of
 from jitgrad.ops.blocks import Call, operation, uniform
-from jitgrad.ops.linear import convert, copy_of, diagonal_view, expand, flip_view, permute, place_diagonal, reshape_to
+from jitgrad.ops.comparison import greater_equal, less_equal
+from jitgrad.ops.linear import (
+    convert,
+    copy_of,
+    diagonal_view,
+    expand,
+    flip_view,
+    indices_of,
+    permute,
+    place_diagonal,
+    reshape_to,
+)
 from jitgrad.ops.selection import where
 
 Array = np.ndarray[Any, Any]
@@ -608,7 +619,8 @@ def _triangle(x: Any, k: Any, what: str, keep: Any) -> Value:
     if x.ndim == 0:
         raise ShapeError(f"{what} takes at least 1 axis, not a scalar")
     rows = x.shape[-2] if x.ndim > 1 else x.shape[-1]  # as NumPy: a 1-d array is each row of a square matrix
-    mask = keep(np.subtract.outer(np.arange(rows), np.arange(x.shape[-1])), index_of(k, f"{what}: k"))
+    row, column = indices_of(rows, x), indices_of(x.shape[-1], x)
+    mask = keep(reshape_to(row, shape=(rows, 1)) + index_of(k, f"{what}: k"), column)
     return where(mask, x, False if x.dtype.kind == "b" else 0)
 
 
@@ -620,7 +632,7 @@ def tril(x: Any, k: int = 0) -> Value:
 
     Derivative: the lower triangles of the cotangent, structural zeros above.
     """
-    return _triangle(x, k, "tril", lambda below, k: below >= -k)
+    return _triangle(x, k, "tril", greater_equal)
 
 
 @operation(samples=lambda rng: [Call((uniform(rng, 3, 4),), {}), Call((uniform(rng, 2, 3, 3),), {"k": 1})], method=True)
@@ -629,4 +641,4 @@ def triu(x: Any, k: int = 0) -> Value:
 
     Derivative: the upper triangles of the cotangent, structural zeros below.
     """
-    return _triangle(x, k, "triu", lambda below, k: below <= -k)
+    return _triangle(x, k, "triu", less_equal)

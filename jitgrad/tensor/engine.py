@@ -487,11 +487,10 @@ def kept(tensor: Tensor) -> Any:
 
 
 def constant(value: Any, dtype: Any, like: Tensor) -> Tensor:
-    """A 0-d tensor of a number, traced where ``like`` is."""
-    array = np.array(value, dtype)
+    """A tensor of a number or of an array that nobody else writes to, traced where ``like`` is."""
     if isinstance(like._value, Tracer):
-        return wrap(Tracer(like._value.graph, Constant(array)))
-    return wrap(array)
+        return wrap(Tracer(like._value.graph, Constant(np.array(value, dtype, order="C"), made=True)))
+    return wrap(np.asarray(value, dtype))
 
 
 class _Engine:

@@ -17,6 +17,9 @@ __all__ = ["Observation"]
 _SAY_NOTHING: Final = frozenset({"ndim", "dim", "dtype", "itemsize", "device", "requires_grad", "is_leaf"})
 """Attributes that do not depend on extents."""
 
+_MADE_OF_EXTENTS: Final = {"squeeze": "axis", "vander": "N"}
+"""Functions that drop axes or make columns as the extents have it, unless they are given this argument."""
+
 
 class Observation:
     """The axes whose extents left jitgrad as numbers while a function was traced.
@@ -43,7 +46,7 @@ class Observation:
         if event != "return" or not _is_ours(frame):
             return
         name = frame.f_code.co_name
-        if name == "squeeze" and frame.f_locals.get("axis", ()) is None:  # which axes it drops depends on extents
+        if name in _MADE_OF_EXTENTS and frame.f_locals.get(_MADE_OF_EXTENTS[name], ()) is None:
             self._arguments(frame)
         caller = frame.f_back
         if caller is None or _is_ours(caller) or _module(caller).startswith("optree") or name in _SAY_NOTHING:
