@@ -213,6 +213,11 @@ FUNCTIONS = {
     "order": (lambda x: np.argsort(x, axis=0), [(5, 3)]),
     "median": (lambda x: np.median(x) ** 2, [(5,)]),
     "medians of columns": (lambda x: np.sum(np.median(x, axis=0) ** 2), [(4, 3)]),
+    "medians of rows": (lambda x: np.median(x, axis=1, keepdims=True) * x, [(3, 4)]),
+    "median of a matrix": (lambda x: np.median(x) ** 2, [(4, 3)]),
+    "quantile": (lambda x: np.quantile(x, 0.3) ** 2, [(5,)]),
+    "quantiles of columns": (lambda x: np.sum(np.quantile(x, [0.1, 0.5, 1.0], axis=0) ** 2), [(4, 3)]),
+    "percentile of rows": (lambda x: np.sum(np.percentile(x, 80, axis=1) ** 3), [(2, 6)]),
     "greatest": (lambda x: np.argmax(x, axis=0), [(4, 3)]),
     "square of the variance": (lambda x: np.var(x) ** 2, [(4,)]),
     "deviations of columns": (lambda x: np.sum(np.std(x, axis=0)), [(4, 3)]),
@@ -285,7 +290,7 @@ RIGID = {
     "extent of a part", "only three", "joined columns", "squeezed", "squeezed to nothing", "padded", "broadcast",
     "broadcast to another", "halves", "thirds", "as many powers", "diagonal by einsum", "three columns",
     "gather from the end", "weights",
-    "median", "medians of columns", "triangle by columns",
+    "triangle by columns",
 }  # fmt: skip
 SQUARE = [
     "inverse", "solution", "solutions", "determinant", "log determinant", "Cholesky", "eigenvalues", "eigenvectors",
@@ -296,11 +301,12 @@ SQUARE = [
 CRITICAL = {
     "lag": {1, 2}, "row": {1}, "column": {1}, "vector": {1}, "crossed": {1}, "one row": {1}, "joined to nothing": {0},
     "maxima": {0}, "variance": {0}, "deviations": {0, 1}, "rolled": {0}, "square of the variance": {0},
-    "deviations of columns": {0},
+    "deviations of columns": {0}, "median": {0}, "medians of columns": {0}, "medians of rows": {0},
+    "median of a matrix": {0},
     **{name: {1} for name in SQUARE},
 }  # fmt: skip
 CRITICAL_FOR_GRADIENTS = {
-    **CRITICAL, "einsum": {1}, "running products": {0}, "running products of rows": {0},
+    **CRITICAL, "quantile": {0}, "quantiles of columns": {0}, "percentile of rows": {0}, "einsum": {1}, "running products": {0}, "running products of rows": {0},
 }  # fmt: skip
 
 

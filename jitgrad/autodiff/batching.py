@@ -363,7 +363,7 @@ def _sorting_positions(operands: Sequence[Batched], params: Params) -> Value:
 
 def _ranked_positions(operands: Sequence[Batched], params: Params) -> Value:
     (x,) = operands
-    found = ranked_positions(x.value, axes=_shifted(params["axes"]), ranks=params["ranks"])
+    found = ranked_positions(x.value, axes=_shifted(params["axes"]), fractions=params["fractions"])
     moved = permute(found, axes=(1, 0, *range(2, found.ndim)))
     return add(moved, _offsets(x.value.shape[0], -_count(x.value.shape[1:]), moved.ndim - 1))
 

@@ -39,6 +39,7 @@ from jitgrad.ops.linear import (
     take_at,
 )
 from jitgrad.ops.sorting import sorting_positions
+from jitgrad.ops.statistics import ranked_positions
 
 __all__ = ["NotGeneral", "RunTimeShapes"]
 
@@ -141,6 +142,9 @@ class RunTimeShapes:
         first, ndim = shapes[0], node.outputs[0].aval.ndim
         if isinstance(primitive.impl, Reduce) and primitive.impl.needs_elements:
             self._holds(f"{_product([first[a] for a in params['axes']])} > 0")
+        elif primitive is ranked_positions:
+            self._holds(f"{_product([first[a] for a in params['axes']])} > 0")
+            return [str(2 * len(params["fractions"])), *[None] * (ndim - 1)]
         elif primitive is expand or is_square_diagonal(node):
             return self._wanted(node)
         elif primitive is reshape_to:
@@ -226,7 +230,10 @@ class RunTimeShapes:
             maker = self._makers.get(positions)
             while maker is not None and maker.primitive in (reshape_to, expand, permute, slice_view, flip_view):
                 maker = self._makers.get(maker.inputs[0])  # type: ignore[arg-type]
-            if maker is not None and maker.primitive is sorting_positions:  # in bounds of what was sorted
+            if maker is not None and maker.primitive in (
+                sorting_positions,
+                ranked_positions,
+            ):  # in bounds of what was sorted
                 self._equal(_product(self.shape(maker.inputs[0])), size)
                 return
             extent = maker.params["extent"] if maker is not None and maker.primitive is bounded else None

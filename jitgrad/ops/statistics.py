@@ -8,7 +8,7 @@ import numpy as np
 
 from jitgrad.core import scalar
 from jitgrad.core.aval import INT64, make_aval
-from jitgrad.core.dispatch import as_value, constant, wrap
+from jitgrad.core.dispatch import as_value, constant
 from jitgrad.core.primitive import ArrayCall, Folded, Value
 from jitgrad.errors import ArgumentError, NotDifferentiableError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
@@ -16,12 +16,14 @@ from jitgrad.ops.array_calls import slabs
 from jitgrad.ops.axes import axes_of, dropped_shape, extent_of, flat_offsets, from_rows, rows_of
 from jitgrad.ops.blocks import Call, host, operation, primitive_of
 from jitgrad.ops.comparison import equal
-from jitgrad.ops.elementwise import floor_divide, remainder, sqrt
+from jitgrad.ops.elementwise import floor, floor_divide, remainder, sqrt
 from jitgrad.ops.linear import (
+    convert,
     copy_of,
     expand,
     flat,
     gather,
+    indices_of,
     kept_shape,
     permute,
     reshape_to,
@@ -278,7 +280,7 @@ def std(
 
 
 @ArrayKernel
-def ranked_kernel(x, ranks, out):
+def ranked_kernel(x, fractions, out):
     """As ``ranked_positions``, over the middle axis."""
     before, n, behind = x.shape
     keys = np.empty(n, x.dtype)
@@ -288,27 +290,30 @@ def ranked_kernel(x, ranks, out):
         for i in range(behind):
             order_line(x, o, i, keys, order, spare, False)
             highest = order[n - 1]
-            for q in range(len(ranks)):
-                at = order[ranks[q]] if keys[highest] == keys[highest] else highest
-                out[q, o, i] = (o * n + at) * behind + i
+            for q in range(len(fractions)):
+                below = int(fractions[q] * (n - 1))
+                above = min(below + 1, n - 1)
+                known = keys[highest] == keys[highest]
+                out[q, o, i] = (o * n + (order[below] if known else highest)) * behind + i
+                out[len(fractions) + q, o, i] = (o * n + (order[above] if known else highest)) * behind + i
 
 
-def _ranked_call(x, out, *, axes, ranks):
+def _ranked_call(x, out, *, axes, fractions):
     first = axes[0] if axes else 0
     if axes != tuple(range(first, first + len(axes))):
         return None
     equal = tuple(((0, i if i < first else i + len(axes)), (1, i + 1)) for i in range(out.ndim - 1))
     places = Folded(1, ((0,), tuple(range(1, first + 1)), tuple(range(first + 1, out.ndim))))
-    return ArrayCall(ranked_kernel, (slabs(x, first, len(axes)), ranks, places), equal)
+    return ArrayCall(ranked_kernel, (slabs(x, first, len(axes)), fractions, places), equal)
 
 
-def _ranked_expression(x, *, axes, ranks):
+def _ranked_expression(x, *, axes, fractions):
     """Over axes that are not neighbours: with these moved to the end; positions are counted in the old order again."""
     if not axes or axes == tuple(range(axes[0], axes[-1] + 1)):
         return None
     order = (*(i for i in range(x.ndim) if i not in axes), *axes)
     moved = permute(x, axes=order)
-    found = ranked_positions(moved, axes=tuple(range(x.ndim - len(axes), x.ndim)), ranks=ranks)
+    found = ranked_positions(moved, axes=tuple(range(x.ndim - len(axes), x.ndim)), fractions=fractions)
     total = None
     for k, i in enumerate(order):
         stride, old = (
@@ -341,19 +346,22 @@ def _ranked(rows: Array, ranks: tuple[int, ...]) -> Array:
 
 
 @host(
-    infer=lambda x, *, axes, ranks: make_aval((len(ranks), *dropped_shape(x.shape, axes)), INT64),
+    infer=lambda x, *, axes, fractions: make_aval((2 * len(fractions), *dropped_shape(x.shape, axes)), INT64),
     nondiff=True,
     call=_ranked_call,
     expression=_ranked_expression,
 )
-def ranked_positions(x, *, axes, ranks):
-    """Where, in C order, the elements of given ranks over the axes are (equal ones count in that order); the place of the
-    last NaN where there is one."""
+def ranked_positions(x, *, axes, fractions):
+    """Where, in C order, the elements are that have these fractions of the others over the axes below them (equal ones
+    count in that order): first the nearest below each fraction, then those one above; the place of the last NaN where there
+    is one."""
     rows = rows_of(x, axes)
-    chosen = _ranked(rows, ranks)
+    last = rows.shape[1] - 1
+    below = [int(f * last) for f in fractions]
+    chosen = _ranked(rows, (*below, *(min(b + 1, last) for b in below)))
     others = tuple(i for i in range(x.ndim) if i not in axes)
     found = flat_offsets(x.shape, axes)[chosen] + flat_offsets(x.shape, others)[:, None]
-    return np.ascontiguousarray(found.T).reshape(len(ranks), *dropped_shape(x.shape, axes))
+    return np.ascontiguousarray(found.T).reshape(2 * len(fractions), *dropped_shape(x.shape, axes))
 
 
 def _not_a_number(x: Value, axes: tuple[int, ...]) -> Value:
@@ -373,12 +381,36 @@ def median(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """
     x = floating(as_value(x, "median"), None, "median")
     axes = axes_of(axis, x.ndim, "median: axis")
-    n = extent_of(x.shape, axes)
-    if n == 0:
-        return kept(_not_a_number(x, axes), x, axes, keepdims)
-    ranks = (n // 2,) if n % 2 else (n // 2 - 1, n // 2)
-    middle = gather(x, ranked_positions(x, axes=axes, ranks=ranks))
-    return kept(mean_over(middle, axes=(0,)), x, axes, keepdims)
+    found = _interpolated(x, axes, np.array([0.5]))
+    return kept(reshape_to(found, shape=found.shape[1:]), x, axes, keepdims)
+
+
+def _interpolated(x: Value, axes: tuple[int, ...], fractions: Array) -> Value:
+    """The values below which these fractions of the elements lie, as first axis; between two elements, a weighted mean."""
+    if extent_of(x.shape, axes) == 0:
+        return expand(constant(np.nan, x.dtype, x), shape=(fractions.size, *dropped_shape(x.shape, axes)))
+    count = fractions.size
+    both = gather(x, ranked_positions(x, axes=axes, fractions=tuple(fractions.tolist())))
+    low, high = slice_view(both, index=((0, count, None),)), slice_view(both, index=((count, None, None),))
+    if count == 1 and not x.is_traced:
+        place = float(fractions[0]) * _last_index(x, axes)
+        weight = place - int(place)
+        return low * (1.0 - weight) + high * weight if weight else low
+    places = constant(fractions if count != 1 else fractions[0], np.float64, x) * _last_index(x, axes)
+    weights = convert(places - floor(places), dtype=x.dtype)
+    weights = reshape_to(weights, shape=(count, *(1,) * (both.ndim - 1)))
+    # no weight: nothing is taken from the neighbour, which may be infinite
+    return low * (1.0 - weights) + where(equal(weights, 0.0), 0.0, high * weights)
+
+
+def _last_index(x: Value, axes: tuple[int, ...]) -> Any:
+    """The number of elements over the axes, less one: in a trace a value, which other extents have another one for."""
+    if not x.is_traced:
+        return extent_of(x.shape, axes) - 1
+    count: Any = 1
+    for i in axes:
+        count = count * (slice_view(indices_of(x.shape[i], x), index=(-1,)) + 1)
+    return count - 1
 
 
 def _constant(q: Any, what: str) -> Array:
@@ -432,19 +464,8 @@ def quantile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Va
     if not np.all((wanted >= 0) & (wanted <= 1)):
         raise ArgumentError(f"quantile: q must lie in [0, 1], not {q}")
     axes = axes_of(axis, x.ndim, "quantile: axis")
-    n = extent_of(x.shape, axes)
-    rest = kept_shape(x.shape, axes) if keepdims else dropped_shape(x.shape, axes)
-    if n == 0:
-        return expand(constant(np.nan, x.dtype, x), shape=(*wanted.shape, *rest))
-    places = wanted.reshape(-1).astype(np.float64) * (n - 1)
-    below = np.floor(places).astype(np.int64)
-    above = np.minimum(below + 1, n - 1)
-    count = len(places)
-    both = gather(x, ranked_positions(x, axes=axes, ranks=(*below.tolist(), *above.tolist())))
-    low, high = slice_view(both, index=((0, count, None),)), slice_view(both, index=((count, None, None),))
-    weights = wrap((places - below).astype(x.dtype).reshape(-1, *(1,) * (both.ndim - 1)))
-    # no weight: nothing is taken from the neighbour, which may be infinite
-    mixed = low * (1.0 - weights) + where(equal(weights, 0.0), 0.0, high * weights)
+    mixed = _interpolated(x, axes, wanted.reshape(-1).astype(np.float64))
+    rest = kept_shape(x.shape, axes) if keepdims else mixed.shape[1:]
     return reshape_to(mixed, shape=(*wanted.shape, *rest))
 
 
