@@ -306,7 +306,8 @@ CRITICAL = {
     **{name: {1} for name in SQUARE},
 }  # fmt: skip
 CRITICAL_FOR_GRADIENTS = {
-    **CRITICAL, "quantile": {0}, "quantiles of columns": {0}, "percentile of rows": {0}, "einsum": {1}, "running products": {0}, "running products of rows": {0},
+    **CRITICAL, "quantile": {0}, "quantiles of columns": {0}, "percentile of rows": {0}, "einsum": {1},
+    "running products": {0}, "running products of rows": {0},
 }  # fmt: skip
 
 
