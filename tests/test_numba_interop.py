@@ -341,6 +341,61 @@ def test_every_shape_gives_the_eager_gradient_or_an_error(name):
     check_all_shapes(both, shapes, both, other_shapes(shapes, 25), allowed)
 
 
+def gradient_of_norm(norm):
+    """Of singular values: with those that count, the sum of the outer products of their vectors."""
+
+    def gradient(A):
+        u, _, vh = np.linalg.svd(A, full_matrices=False)
+        return u[:, :1] @ vh[:1] if norm == 2 else u @ vh
+
+    return gradient
+
+
+FACTORISED = {
+    "singular values": (lambda A: np.linalg.svd(A, compute_uv=False) * 2.0,) * 2,
+    "left vectors": (lambda A: np.linalg.svd(A, full_matrices=False)[0] ** 4,) * 2,
+    "columns made orthogonal": (lambda A: np.linalg.qr(A)[0] ** 4,) * 2,
+    "triangle by columns": (lambda A: np.linalg.qr(A)[1] ** 2,) * 2,
+    "condition": (np.linalg.cond,) * 2,
+    "greatest singular value": (jg.grad(lambda A: np.linalg.norm(A, 2)), gradient_of_norm(2)),
+    "nuclear norm": (jg.grad(lambda A: np.linalg.norm(A, "nuc")), gradient_of_norm("nuc")),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [
+        *((n, (4, 3)) for n in FACTORISED),
+        *((n, (3, 4)) for n in FACTORISED if "columns" not in n),
+    ],  # QR of wide ones: alone
+)
+def test_tall_matrices_where_the_example_was_tall_and_wide_ones_where_it_was_wide(name, example):
+    function, oracle = FACTORISED[name]
+    rng = np.random.default_rng(3)
+    with config.override(kernels="python"):
+        step = jg.jit(function).njit(np.ones(example))
+    for shape in [(4, 3), (6, 2), (9, 8), (30, 5), (12, 7)]:
+        A = rng.normal(size=shape if example == (4, 3) else shape[::-1])
+        assert_allclose(step(A), oracle(A), rtol=1e-9, atol=1e-10)
+        for other in (A.T, np.eye(3)):
+            with pytest.raises(ValueError, match="compiled"):
+                step(other)
+
+
+def test_three_extents_keep_their_order_where_one_decides():
+    def function(A, B):
+        return np.linalg.norm(A, 2) + np.linalg.norm(A @ B, 2)
+
+    rng = np.random.default_rng(4)
+    step = jg.jit(function).njit(np.ones((5, 4)), np.ones((4, 2)))
+    for m, n, k in [(5, 4, 2), (9, 8, 7), (30, 6, 3)]:
+        A, B = rng.normal(size=(m, n)), rng.normal(size=(n, k))
+        assert_allclose(step(A, B), function(A, B), rtol=1e-10)
+    for m, n, k in [(4, 5, 2), (5, 2, 4), (2, 3, 4), (3, 2, 5)]:
+        with pytest.raises(ValueError, match="compiled"):
+            step(rng.normal(size=(m, n)), rng.normal(size=(n, k)))
+
+
 @pytest.mark.parametrize("ddof", [1, 2, 3])
 def test_too_few_degrees_of_freedom_are_never_another_number(ddof):
     """Below ``ddof + 1`` elements a variance is NaN, not what the formula for many elements gives."""

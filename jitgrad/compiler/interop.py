@@ -34,8 +34,9 @@ _UNITS: Final = {1: 5040, 2: 60, 3: 2, 4: 1}
 """For so many free extents, those to try are primes times this: unlike other numbers of a program, to be split without a
 rest where few are free, and with products that fit in an address space. With more free extents only the traced ones do."""
 _PRIMES: Final = (
-    dict.fromkeys((5040, 60, 2), (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157))
-    | {1: (29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)}
+    dict.fromkeys((5040, 60, 2), (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173,
+                             179, 181, 191, 193, 197))
+    | {1: (29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)}
 )  # fmt: skip
 
 
@@ -160,7 +161,8 @@ def numba_program(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, 
             f"{name}: arrays that are no arguments ({', '.join(map(repr, avals))}): compiled code cannot read again what was "
             "captured. Pass them as arguments, or say freeze=True to copy them in as they are now"
         )
-    found = _generalized(name, trace, shapes, first)
+    found = _generalized(name, trace, shapes, first, ordered=False)
+    found = found or _generalized(name, trace, shapes, first, ordered=True)
     return (found or _fixed(name, shapes, first)), traced.form
 
 
@@ -218,7 +220,11 @@ def _fixed_axes(attempt: _Attempt, shapes: Shapes) -> set[tuple[int, int]] | Non
     return fixed
 
 
-def _generalized(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, first: _Attempt) -> Program | None:
+def _generalized(
+    name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, first: _Attempt, *, ordered: bool
+) -> Program | None:
+    """The program for other extents; ``ordered``: only for such as are greater and smaller than each other as they are in the
+    example, since tall matrices are factorised otherwise than wide ones."""
     fixed = _fixed_axes(first, shapes)
     if fixed is None or first.shapes is None:
         return None
@@ -235,6 +241,9 @@ def _generalized(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, f
             solved = rules.solve({**settled, **{f: 1000 + 7 * i for i, f in enumerate(free)}})
     count = len(free)
     if count not in _UNITS:
+        return None
+    given = [first.extents.value(s) for s in free]
+    if ordered and (count < 2 or len(set(given)) < count):
         return None
 
     def extents_for(chosen: Sequence[int]) -> Shapes:
@@ -253,6 +262,12 @@ def _generalized(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, f
     tries = [[unit * next(primes) for _ in free] for _ in range(3)]
     tries[1].reverse()  # no extent is always the greater one
     tries.append([unit * next(primes) + 1 for _ in free])  # odd where the others are even
+    rising = sorted(range(count), key=given.__getitem__)
+    if ordered:
+        tries.append([unit * next(primes) * 3**k for k in range(count)])  # far from each other
+        for chosen in tries:
+            for i, n in zip(rising, sorted(chosen), strict=True):
+                chosen[i] = n
     base = attempt(tries[0])
     others = [t for t in (attempt(c) for c in tries[1:]) if t is not None]
     if base is None or base.shapes is None or len(others) < 2 or not _same_steps(first, base):
@@ -263,6 +278,10 @@ def _generalized(name: str, trace: Callable[[Shapes], Traced], shapes: Shapes, f
         formulas = base.formulas()
         replace, conditions = _derived(base, others, [symbol_of[s] for s in free])
         base.shapes.conditions += conditions
+        if ordered:
+            base.shapes.conditions += [
+                f"{symbol_of[free[i]]} < {symbol_of[free[j]]}" for i, j in itertools.pairwise(rising)
+            ]
         general = _General(base, formulas, replace)
     except NotGeneral:
         return None
