@@ -31,6 +31,7 @@ from strategies import LAYOUTS, examples, kernels, laid_out
 import jitgrad as jg
 from jitgrad import config
 from jitgrad.errors import (
+    ArgumentError,
     ConversionError,
     DtypeError,
     GraphError,
@@ -1846,3 +1847,20 @@ class TestCollector:
             jit(f)(np.ones(2))
         assert gc.get_threshold() == before
         assert gc.isenabled()
+
+
+@pytest.mark.parametrize("mode", ["python", "compiled"])
+def test_negative_powers_of_integers_raise(mode: str) -> None:
+    base, captured = np.array([2, 3]), np.array([1, 2])
+    with kernels(mode):
+        for power in (jit(lambda x, y: x**y), jit(jg.vmap(lambda x, y: x**y)), jit(lambda x, y: (x * 1) ** (y + 0))):
+            np.testing.assert_array_equal(power(base, np.array([1, 2])), [2, 9])
+            with pytest.raises(ArgumentError, match="no negative integer powers"):
+                power(base, np.array([1, -2]))
+        with pytest.raises(ArgumentError, match="no negative integer powers"):
+            jit(lambda x, n: x**n)(base, -3)
+        reads = jit(lambda x: x**captured)
+        np.testing.assert_array_equal(reads(base), [2, 9])
+        captured[1] = -1
+        with pytest.raises(ArgumentError, match="no negative integer powers"):
+            reads(base)

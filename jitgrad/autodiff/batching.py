@@ -29,6 +29,7 @@ from jitgrad.ops.linear import (
     copy_of,
     diagonal_view,
     expand,
+    exponents,
     flip_view,
     gather,
     join,
@@ -236,6 +237,7 @@ _MOVEMENT: Final[dict[Primitive, Callable[[int, Params], Params]]] = {
     convert: lambda size, p: p,
     copy_of: lambda size, p: p,
     bounded: lambda size, p: p,
+    exponents: lambda size, p: p,
     stop_gradient_view: lambda size, p: p,
 }
 

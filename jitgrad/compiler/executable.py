@@ -16,7 +16,7 @@ from jitgrad.compiler.kept_programs import content_of, is_worth_keeping, keep, k
 from jitgrad.compiler.passes import simplify
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.eager import run as run_primitive
-from jitgrad.errors import JitgradError, ShapeError
+from jitgrad.errors import JitgradError
 from jitgrad.kernels.kernel import entry_point
 from jitgrad.kernels.threads import get_num_threads
 
@@ -99,7 +99,7 @@ class FusedStep:
             lines.append("    run = entry if threads() == 1 else divided")
         run = f"{value}{'run' if kernel.divides else 'entry'}({', '.join(arguments)})"
         if kernel.raises:
-            space["errors"], space["exact"] = (np.linalg.LinAlgError, IndexError, ShapeError), self._exact_error
+            space["errors"], space["exact"] = (ValueError, IndexError), self._exact_error
             lines += ["    try:", f"        {run}", "    except errors as error:"]
             lines.append(f"        raise exact(error, [{', '.join(names)}]) from None")
         else:

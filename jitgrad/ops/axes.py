@@ -95,9 +95,8 @@ def extent_of(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
     return math.prod(shape[i] for i in axes)
 
 
-@functools.lru_cache(4096)
 def dropped_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape without the reduced axes."""
+    """The shape without the reduced axes; not cached, since extents of a trace are those of its own values."""
     return tuple(n for i, n in enumerate(shape) if i not in axes)
 
 
@@ -132,7 +131,7 @@ def from_rows(rows: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Arr
 @functools.lru_cache(4096)
 def outer_inner(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     """The shape with the axes before and behind one axis collapsed."""
-    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    return math.prod(shape[:axis]), int(shape[axis]), math.prod(shape[axis + 1 :])
 
 
 def flat_offsets(shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:

@@ -17,10 +17,10 @@ import numpy as np
 from jitgrad.core import scalar
 from jitgrad.core.dispatch import as_value, is_value, operand, promoted
 from jitgrad.core.primitive import Value
-from jitgrad.errors import ArgumentError, DtypeError
+from jitgrad.errors import DtypeError
 from jitgrad.ops.axes import index_of
 from jitgrad.ops.blocks import POSITIVE, REAL, Call, Domain, elementwise, operation, primitive_of
-from jitgrad.ops.linear import convert
+from jitgrad.ops.linear import convert, exponents, negative_power
 from jitgrad.ops.selection import where
 
 LN2: Final = math.log(2.0)
@@ -333,11 +333,11 @@ def power(x: Any, y: Any) -> Value:
 
 
 def _power_of_integers(x: Any, y: Any, are_bools: bool) -> Value:
-    least = y._value if is_value(y) else y
-    if isinstance(least, np.ndarray):
-        least = least.min(initial=0)
-    if isinstance(least, int | np.integer) and least < 0:
-        raise ArgumentError("power: integers have no negative integer powers; make the base a float (.astype(float))")
+    if type(y) is int:
+        if y < 0:
+            raise negative_power()
+    elif is_value(y) and y.dtype.kind == "i":
+        y = exponents(y)
     if are_bools:
         x, y = (convert(as_value(v, "power"), dtype=np.dtype(np.int8)) for v in (x, y))
     return _integer_power(x, y)

@@ -16,7 +16,7 @@ from jitgrad.core import scalar
 from jitgrad.core.aval import BOOL, FLOAT32, FLOAT64, INT64, ShapedArray, make_aval, result_dtype
 from jitgrad.core.dispatch import constant, wrap
 from jitgrad.core.primitive import ArrayCall, Primitive, Value
-from jitgrad.errors import IndexingError
+from jitgrad.errors import ArgumentError, IndexingError
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.array_calls import axes_alike
 from jitgrad.ops.array_calls import flat as flat_of
@@ -31,10 +31,12 @@ __all__ = [
     "counted",
     "diagonal_view",
     "expand",
+    "exponents",
     "flip_view",
     "gather",
     "indices_of",
     "join",
+    "negative_power",
     "overwrite",
     "permute",
     "pile",
@@ -420,6 +422,31 @@ def bounded(x, *, extent, axis):
         if low < 0:
             found = np.where(found < 0, found + extent, found)
     return found
+
+
+@ArrayKernel
+def exponents_kernel(x, out):
+    for i in range(x.size):
+        if x[i] < 0:
+            raise ValueError("integers have no negative integer powers")
+        out[i] = x[i]
+
+
+@host(
+    infer=lambda x: make_aval(x.shape, x.dtype),
+    nondiff=True,
+    call=lambda x, out: ArrayCall(exponents_kernel, (flat_of(x), flat_of(out)), axes_alike(x, out)),
+)
+def exponents(x):
+    """Integers, of which none may be negative."""
+    if x.min(initial=0) < 0:
+        raise negative_power()
+    return np.ascontiguousarray(x)
+
+
+def negative_power() -> ArgumentError:
+    """What integers to a negative power raise."""
+    return ArgumentError("power: integers have no negative integer powers; make the base a float (.astype(float))")
 
 
 def _put_transpose(g: Value, base: Value, value: Value, positions: Value) -> tuple[Value, Value, None]:
