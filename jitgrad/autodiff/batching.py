@@ -48,7 +48,7 @@ from jitgrad.ops.linear import (
     take_at,
 )
 from jitgrad.ops.products import column, matrix_product, matrix_vector, vector_dot, vector_outer
-from jitgrad.ops.sorting import sorting_positions
+from jitgrad.ops.sorting import search, sorting_positions
 from jitgrad.ops.statistics import ranked_positions
 
 __all__ = ["Batched", "run_batched"]
@@ -363,6 +363,13 @@ def _sorting_positions(operands: Sequence[Batched], params: Params) -> Value:
     return add(found, _offsets(x.value.shape[0], -_count(x.value.shape[1:]), _rank(x)))
 
 
+def _search(operands: Sequence[Batched], params: Params) -> Value:
+    x, values = operands
+    if x.batched:
+        return _one_by_one(search, operands, params)[0]
+    return search(x.value, values.value, **params)
+
+
 def _ranked_positions(operands: Sequence[Batched], params: Params) -> Value:
     (x,) = operands
     found = ranked_positions(x.value, axes=_shifted(params["axes"]), fractions=params["fractions"])
@@ -424,6 +431,7 @@ _RULES: Final[dict[Primitive, Callable[[Sequence[Batched], Params], Value]]] = {
     put: _put,
     take_at: _take_at,
     add_at: _add_at,
+    search: _search,
     sorting_positions: _sorting_positions,
     ranked_positions: _ranked_positions,
     matrix_product: _matrix_product,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jitgrad.core.primitive import Primitive
-from jitgrad.ops import factorisations, matrices, norms, recurrence, reduction, softmax, sorting, statistics
+from jitgrad.ops import factorisations, matrices, norms, recurrence, reduction, signal, softmax, sorting, statistics
 
 __all__ = ["ALONG_AXES", "LEADING"]
 
@@ -26,6 +26,8 @@ LEADING: Final[frozenset[Primitive]] = frozenset(
         factorisations.singular,
         factorisations.singular_values_of,
         factorisations.orthogonal,
+        signal.sliding_factors,
+        signal.sliding_products,
     }
 )
 """They work on the last axes; leading ones, of the same extents in every operand, are a batch."""

@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from jitgrad.errors import DefinitionError
 from jitgrad.ops import (
+    calculus,
     closeness,
     comparison,
     creation,
     einsum,
     elementwise,
     indexing,
+    interpolation,
     joining,
     linalg,
     linalg_composites,
@@ -24,6 +26,7 @@ from jitgrad.ops import (
     scan,
     selection,
     shape,
+    signal,
     softmax,
     sorting,
     special,
@@ -36,9 +39,9 @@ from jitgrad.ops.blocks import Operation
 __all__ = ["operations"]
 
 _MODULES: Final[tuple[ModuleType, ...]] = (
-    elementwise, trigonometric, selection, comparison, special, closeness, reduction, scan, softmax, sorting, statistics,
-    nan_statistics, shape, joining, indexing, creation, products, tensor_products, einsum, norms, linalg,
-    linalg_composites,
+    elementwise, trigonometric, selection, comparison, special, closeness, reduction, scan, calculus, softmax, sorting,
+    interpolation, statistics, nan_statistics, shape, joining, indexing, creation, products, tensor_products, einsum, signal,
+    norms, linalg, linalg_composites,
 )  # fmt: skip
 
 

@@ -255,7 +255,7 @@ class _Adapter:
             result = self.op(*args, **_known(self.op, kwargs, self.what))
             return _into(out, result, self.what)
         variadic, values, out = self._sorted(self.signature.bind(*args, **kwargs).arguments)
-        result = self.op(*(variadic or self._leading(values)), **values)
+        result = self.op(*self._leading(values), *variadic, **values)
         return _into(out, result, self.what)
 
     def _leading(self, values: dict[str, Any]) -> list[Any]:
