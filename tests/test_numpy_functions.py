@@ -50,6 +50,13 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "correlate": ("correlate", (X, ROWS[0]), {}),
     "correlate full": ("correlate", (ROWS[0], X), {"mode": "full"}),
     "unwrap": ("unwrap", (3.0 * X,), {}),
+    "cov": ("cov", (ROWS, ROWS[:2] ** 2), {}),
+    "cov of columns": ("cov", (ROWS,), {"rowvar": False, "bias": True}),
+    "cov with weights": ("cov", (ROWS,), {"aweights": [0.5, 1.0, 2.0, 1.5, 0.25], "fweights": [1, 2, 0, 3, 1]}),
+    "corrcoef": ("corrcoef", (ROWS,), {}),
+    "nanmedian": ("nanmedian", (ROWS,), {"axis": 1}),
+    "nanquantile": ("nanquantile", (ROWS, [0.1, 0.7]), {"axis": 0}),
+    "nancumprod": ("nancumprod", (ROWS,), {"axis": 1}),
 }
 """Calls with one result; all their arrays are differentiated."""
 
@@ -255,6 +262,58 @@ def test_unwrap_of_integers_and_of_half_a_period() -> None:
     assert_array_equal(jg.grad(lambda p: (jg.unwrap(p) * np.arange(5.0)).sum())(turns), np.arange(5.0))
 
 
+# --------------------------------------------------------------------------- without NaN
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("nanmedian", ()),
+        ("nanquantile", (0.3,)),
+        ("nanpercentile", ([10.0, 85.0],)),
+        ("nancumsum", ()),
+        ("nancumprod", ()),
+    ],
+)
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_order_and_totals_of_what_is_not_nan(name: str, args: tuple[Any, ...], axis: int | None) -> None:
+    x = np.random.default_rng(7).normal(size=(4, 5))
+    x[0, 1] = x[2, 2] = x[2, 3] = x[1, 4] = NAN
+    ours, theirs = getattr(jg, name), getattr(np, name)
+    expected = theirs(x, *args, axis=axis)
+    assert_allclose(ours(x, *args, axis=axis).numpy(), expected, rtol=1e-13)
+    assert_allclose(jg.jit(lambda x: ours(x, *args, axis=axis))(x), expected, rtol=1e-13)
+    assert_allclose(jg.vmap(lambda x: ours(x, *args, axis=axis))(np.stack([x, -x]))[0], expected, rtol=1e-13)
+    slopes = numerical(lambda v: np.sum(theirs(v, *args, axis=axis) ** 2), x, 1e-5)
+    slopes[np.isnan(x)] = 0.0
+    found = jg.grad(lambda v: (ours(v, *args, axis=axis) ** 2).sum())(x)
+    assert_allclose(found, slopes, rtol=1e-6, atol=1e-7)
+
+
+def test_nothing_but_nan_gives_nan_and_no_gradient() -> None:
+    x = np.array([[NAN, NAN], [1.0, 3.0]])
+    assert_array_equal(jg.nanmedian(x, 1).numpy(), [NAN, 2.0])
+    assert_array_equal(jg.grad(lambda x: jg.nanmedian(x, 1).sum())(x), [[0.0, 0.0], [0.5, 0.5]])
+    assert_array_equal(jg.nanquantile(np.zeros((2, 0)), 0.5, axis=1).numpy(), [NAN, NAN])
+    assert jg.nanmedian(np.zeros((0, 3)), axis=1).shape == (0,)
+
+
+# --------------------------------------------------------------------------- covariances
+
+
+def test_cov_by_importance_and_of_too_few() -> None:
+    w, often = rng.uniform(0.5, 2.0, 5), np.array([1, 2, 0, 3, 1])
+    for kw in ({}, {"fweights": often}, {"ddof": 0}):
+        found = jg.grad(lambda w, kw=kw: (jg.cov(ROWS, aweights=w, **kw) ** 2).sum())(w)
+        expected = numerical(lambda w, kw=kw: np.sum(np.cov(ROWS, aweights=w, **kw) ** 2), w)
+        assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+    nothing = np.full((4, 4), NAN)  # as in NumPy, which warns
+    assert_array_equal(jg.cov(ROWS[:, :1]).numpy(), nothing)
+    assert_array_equal(jg.cov(ROWS[:, :1], fweights=[1]).numpy(), nothing)
+    assert jg.cov(np.zeros((0, 4))).shape == (0, 0)
+    assert jg.corrcoef(ROWS[0]).item() == 1.0
+
+
 # --------------------------------------------------------------------------- errors
 
 T = jg.tensor([1.0, 2.0, 3.0])
@@ -276,6 +335,13 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "convolve of a matrix": (lambda: jg.convolve(ROWS, T), ValueError, "vectors"),
     "correlate of a scalar": (lambda: jg.correlate(1.0, T), ValueError, "vectors"),
     "correlate of mode all": (lambda: jg.correlate(T, T, "all"), ValueError, "mode"),
+    "cov of three axes": (lambda: jg.cov(np.ones((2, 2, 2))), ValueError, "at most two axes"),
+    "cov of unlike numbers": (lambda: jg.cov(ROWS, np.ones((2, 3))), ValueError, "5 observations"),
+    "cov with ddof 0.5": (lambda: jg.cov(ROWS, ddof=0.5), ValueError, "ddof"),  # type: ignore[arg-type]
+    "cov with negative weights": (lambda: jg.cov(ROWS, aweights=[-1.0] * 5), ValueError, "negative"),
+    "cov with few weights": (lambda: jg.cov(ROWS, aweights=[1.0]), ValueError, "5 observations"),
+    "cov with parts of observations": (lambda: jg.cov(ROWS, fweights=[0.5] * 5), TypeError, "integers"),
+    "nanquantile beyond 1": (lambda: jg.nanquantile(T, 1.5), ValueError, r"nanquantile: q must lie in \[0, 1\]"),
     "unwrap by a tensor": (lambda: jg.unwrap(T, period=jg.tensor(1.0)), TypeError, "period must be a plain number"),
 }
 

@@ -11,6 +11,7 @@ from jitgrad.ops import (
     calculus,
     closeness,
     comparison,
+    covariance,
     creation,
     einsum,
     elementwise,
@@ -19,6 +20,7 @@ from jitgrad.ops import (
     joining,
     linalg,
     linalg_composites,
+    nan_order,
     nan_statistics,
     norms,
     products,
@@ -41,7 +43,7 @@ __all__ = ["operations"]
 _MODULES: Final[tuple[ModuleType, ...]] = (
     elementwise, trigonometric, selection, comparison, special, closeness, reduction, scan, calculus, softmax, sorting,
     interpolation, statistics, nan_statistics, shape, joining, indexing, creation, products, tensor_products, einsum, signal,
-    norms, linalg, linalg_composites,
+    norms, linalg, linalg_composites, covariance, nan_order,
 )  # fmt: skip
 
 

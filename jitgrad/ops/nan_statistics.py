@@ -25,7 +25,7 @@ def _nan_samples(rng: np.random.Generator) -> list[Call]:
     return [Call((a,), {}), Call((a, 1), {}), Call((a,), {"axis": (0, -1), "keepdims": True})]
 
 
-def _numbers(x: Any, dtype: Any, filler: float, what: str) -> tuple[Value, Value | None]:
+def numbers(x: Any, dtype: Any, filler: float, what: str) -> tuple[Value, Value | None]:
     """The operand with ``filler`` for every NaN, and where these were (None: it cannot have any)."""
     x = as_value(x, what)
     if dtype is not None:
@@ -46,7 +46,7 @@ def nansum(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = Fal
     >>> jg.nansum([1.0, float("nan"), 2.0])
     tensor(3.)
     """
-    return sum(_numbers(x, dtype, 0.0, "nansum")[0], axis, keepdims=keepdims)
+    return sum(numbers(x, dtype, 0.0, "nansum")[0], axis, keepdims=keepdims)
 
 
 @operation(samples=_nan_samples)
@@ -59,7 +59,7 @@ def nanprod(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = Fa
     >>> jg.nanprod([3.0, float("nan"), 2.0])
     tensor(6.)
     """
-    return prod(_numbers(x, dtype, 1.0, "nanprod")[0], axis, keepdims=keepdims)
+    return prod(numbers(x, dtype, 1.0, "nanprod")[0], axis, keepdims=keepdims)
 
 
 def _present(x: Value, absent: Value | None, axis: Axis, keepdims: bool) -> Value:
@@ -78,7 +78,7 @@ def nanmean(x: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = Fa
     >>> jg.nanmean([1.0, float("nan"), 2.0])
     tensor(1.5)
     """
-    x, absent = _numbers(floating(as_value(x, "nanmean"), dtype, "nanmean"), None, 0.0, "nanmean")
+    x, absent = numbers(floating(as_value(x, "nanmean"), dtype, "nanmean"), None, 0.0, "nanmean")
     return sum(x, axis, keepdims=keepdims) / _present(x, absent, axis, keepdims)
 
 
@@ -92,7 +92,7 @@ def nanvar(x: Any, axis: Axis = None, dtype: Any = None, *, ddof: float = 0, kee
     >>> jg.nanvar([1.0, float("nan"), 3.0])
     tensor(1.)
     """
-    x, absent = _numbers(floating(as_value(x, "nanvar"), dtype, "nanvar"), None, 0.0, "nanvar")
+    x, absent = numbers(floating(as_value(x, "nanvar"), dtype, "nanvar"), None, 0.0, "nanvar")
     count = _present(x, absent, axis, True)
     mean = sum(x, axis, keepdims=True) / count
     # a second step makes the mean of equal elements exact, and so their distances 0
@@ -124,7 +124,7 @@ def root(x):
 
 def _beyond(x: Any, axis: Axis, keepdims: bool, what: str, sign: float) -> Value:
     value = as_value(x, what)
-    x, absent = _numbers(value, None, -sign * float("inf"), what)
+    x, absent = numbers(value, None, -sign * float("inf"), what)
     found = (max if sign > 0 else min)(x, axis, keepdims=keepdims)
     if absent is None:
         return found

@@ -413,15 +413,18 @@ def _last_index(x: Value, axes: tuple[int, ...]) -> Any:
     return count - 1
 
 
-def _constant(q: Any, what: str) -> Array:
-    value = as_value(q, what)
+def shares(q: Any, whole: float, what: str) -> Array:
+    """Constants between 0 and ``whole``, as parts of that."""
+    value = as_value(q, f"{what}: q")
     if value.requires_grad:
-        raise NotDifferentiableError(f"{what} is not differentiated: detach() it")
-    array: Array = value._array(what)
-    return array
+        raise NotDifferentiableError(f"{what}: q is not differentiated: detach() it")
+    array: Array = value._array(f"{what}: q")
+    if not np.all((array >= 0) & (array <= whole)):
+        raise ArgumentError(f"{what}: q must lie in [0, {whole:g}], not {q}")
+    return array if whole == 1.0 else np.true_divide(array, whole)
 
 
-def _quantile_samples(rng: np.random.Generator) -> list[Call]:
+def quantile_samples(rng: np.random.Generator) -> list[Call]:
     a = rng.uniform(-2.0, 2.0, (3, 5, 2))
     return [
         Call((a, 0.3), {}),
@@ -431,7 +434,7 @@ def _quantile_samples(rng: np.random.Generator) -> list[Call]:
     ]
 
 
-def _quantile_reference(x: Any, q: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+def quantile_reference(x: Any, q: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """By sorting; NumPy's own gives NaN, or an infinity, next to infinite elements."""
     x, q = np.asarray(x, np.float64), np.asarray(q)
     axes = axes_of(axis, x.ndim, "quantile: axis")
@@ -446,7 +449,7 @@ def _quantile_reference(x: Any, q: Any, axis: Any = None, *, keepdims: bool = Fa
     return found.T.reshape((*q.shape, *rest))
 
 
-@operation(samples=_quantile_samples, reference=_quantile_reference)
+@operation(samples=quantile_samples, reference=quantile_reference)
 def quantile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """Quantiles over axes (all by default), interpolated linearly between neighbours; NaN where there is one.
 
@@ -460,25 +463,23 @@ def quantile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Va
     tensor(3.)
     """
     x = floating(as_value(x, "quantile"), None, "quantile")
-    wanted = _constant(q, "quantile: q")
-    if not np.all((wanted >= 0) & (wanted <= 1)):
-        raise ArgumentError(f"quantile: q must lie in [0, 1], not {q}")
+    wanted = shares(q, 1.0, "quantile")
     axes = axes_of(axis, x.ndim, "quantile: axis")
     mixed = _interpolated(x, axes, wanted.reshape(-1).astype(np.float64))
     rest = kept_shape(x.shape, axes) if keepdims else mixed.shape[1:]
     return reshape_to(mixed, shape=(*wanted.shape, *rest))
 
 
-def _percentile_samples(rng: np.random.Generator) -> list[Call]:
+def percentile_samples(rng: np.random.Generator) -> list[Call]:
     a = rng.uniform(-2.0, 2.0, (3, 5))
     return [Call((a, 30.0), {}), Call((a, [0.0, 40.0, 100.0]), {"axis": 1})]
 
 
 def _percentile_reference(x: Any, q: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    return _quantile_reference(x, np.true_divide(q, 100.0), axis, keepdims=keepdims)
+    return quantile_reference(x, np.true_divide(q, 100.0), axis, keepdims=keepdims)
 
 
-@operation(samples=_percentile_samples, reference=_percentile_reference)
+@operation(samples=percentile_samples, reference=_percentile_reference)
 def percentile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """``quantile(x, q / 100)``.
 
@@ -488,10 +489,7 @@ def percentile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> 
     >>> jg.percentile([1.0, 2.0, 4.0], 75)
     tensor(3.)
     """
-    wanted = _constant(q, "percentile: q")
-    if not np.all((wanted >= 0) & (wanted <= 100)):
-        raise ArgumentError(f"percentile: q must lie in [0, 100], not {q}")
-    return quantile(x, np.true_divide(wanted, 100.0), axis, keepdims=keepdims)
+    return quantile(x, shares(q, 100.0, "percentile"), axis, keepdims=keepdims)
 
 
 # --------------------------------------------------------------------------- weighted means
