@@ -314,6 +314,32 @@ def test_cov_by_importance_and_of_too_few() -> None:
     assert jg.corrcoef(ROWS[0]).item() == 1.0
 
 
+# --------------------------------------------------------------------------- counting
+
+
+def test_bincount_while_traced_is_as_long_as_it_is_told() -> None:
+    x, w = np.array([1, 0, 4, 1]), np.arange(4.0)
+    counted = jg.jit(lambda x, w: jg.bincount(x, w, minlength=6))
+    assert_array_equal(counted(x, w), np.bincount(x, w, minlength=6))
+    assert_array_equal(jg.jit(lambda w: jg.bincount(x, w))(w), np.bincount(x, w))
+    with pytest.raises(RuntimeError, match="give minlength"):
+        jg.jit(jg.bincount)(x, w)
+    for bad in ([1, 6, 0, 1], [1, -1, 0, 1]):
+        with pytest.raises(IndexError):
+            counted(np.array(bad), w)
+    assert_array_equal(jg.grad(lambda w: (jg.bincount(x, w) ** 2).sum())(w), [6.0, 2.0, 4.0, 6.0])
+    assert_array_equal(jg.bincount(np.zeros(0, int), minlength=2).numpy(), [0, 0])
+
+
+def test_digitize_and_isin_while_traced() -> None:
+    x = np.array([-1.0, 0.0, 0.5, 1.0, 7.0, NAN])
+    for bins in (np.array([0.0, 0.5, 1.0]), np.array([1.0, 0.0]), np.array([2.0]), np.zeros(0)):
+        for right in (False, True):
+            found = jg.jit(lambda x, bins, right=right: jg.digitize(x, bins, right))(x, bins)
+            assert_array_equal(found, np.digitize(x, bins, right))
+            assert_array_equal(jg.isin(x, bins, invert=right).numpy(), np.isin(x, bins, invert=right))
+
+
 # --------------------------------------------------------------------------- errors
 
 T = jg.tensor([1.0, 2.0, 3.0])
@@ -342,6 +368,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "cov with few weights": (lambda: jg.cov(ROWS, aweights=[1.0]), ValueError, "5 observations"),
     "cov with parts of observations": (lambda: jg.cov(ROWS, fweights=[0.5] * 5), TypeError, "integers"),
     "nanquantile beyond 1": (lambda: jg.nanquantile(T, 1.5), ValueError, r"nanquantile: q must lie in \[0, 1\]"),
+    "bincount of a matrix": (lambda: jg.bincount([[1]]), ValueError, "one axis"),
+    "bincount of -1": (lambda: jg.bincount([1, -1]), ValueError, "negative"),
+    "bincount of floats": (lambda: jg.bincount(T), TypeError, "integers"),
+    "bincount with few weights": (lambda: jg.bincount([1, 2], T), ValueError, "2 numbers"),
+    "digitize by disorder": (lambda: jg.digitize(T, [1.0, 3.0, 2.0]), ValueError, "monotonically"),
     "unwrap by a tensor": (lambda: jg.unwrap(T, period=jg.tensor(1.0)), TypeError, "period must be a plain number"),
 }
 

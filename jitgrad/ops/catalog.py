@@ -11,6 +11,7 @@ from jitgrad.ops import (
     calculus,
     closeness,
     comparison,
+    counting,
     covariance,
     creation,
     einsum,
@@ -43,7 +44,7 @@ __all__ = ["operations"]
 _MODULES: Final[tuple[ModuleType, ...]] = (
     elementwise, trigonometric, selection, comparison, special, closeness, reduction, scan, calculus, softmax, sorting,
     interpolation, statistics, nan_statistics, shape, joining, indexing, creation, products, tensor_products, einsum, signal,
-    norms, linalg, linalg_composites, covariance, nan_order,
+    norms, linalg, linalg_composites, covariance, nan_order, counting,
 )  # fmt: skip
 
 
