@@ -234,7 +234,7 @@ def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: floa
 
     >>> import jitgrad as jg
     >>> jg.unwrap([0.0, 3.0, 5.0, 1.0], period=4)
-    tensor([0., 3., 5., 5.])
+    tensor([ 0., -1.,  1.,  1.])
     """
     p = as_value(p, "unwrap")
     number = axis_of(axis, p.ndim, "unwrap: axis")
