@@ -689,3 +689,36 @@ def test_second_derivative_of_relu_is_zero_not_an_error() -> None:
     (second,) = jg.autograd.grad(first.sum(), x)
     assert first.tolist() == [0.0, 0.0, 1.0]
     assert second.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "sign"),
+    [
+        (jg.relu, 1.0),
+        (lambda x: jg.maximum(x, 0.0), 1.0),
+        (lambda x: jg.fmax(0.0, x), 1.0),
+        (lambda x: jg.clip(x, 0.0, 9.0), 1.0),
+        (lambda x: jg.clip(x, 0.0, None), 1.0),
+        (lambda x: -jg.minimum(x, 0.0), -1.0),
+        (lambda x: -jg.fmin(0.0, x), -1.0),
+        (lambda x: -jg.clip(x, None, 0.0), -1.0),
+    ],
+)
+def test_what_is_not_chosen_gets_nothing_of_an_infinite_cotangent(function, sign):
+    """The root of what is cut off at 0: its derivative is infinite there, and the operand was not looked at."""
+
+    def root(x):
+        return jg.sqrt(function(x)).sum()
+
+    x = np.array([-4.0, -1.0, 1.0, 4.0])
+    slope = np.where(sign * x > 0.0, sign * 0.5 / np.sqrt(np.abs(x)), 0.0)
+    curvature = np.where(sign * x > 0.0, -0.25 / np.abs(x) ** 1.5, 0.0)
+    for gradient in (jg.grad(root), jg.jit(jg.grad(root)), jg.vmap(jg.grad(root))):
+        np.testing.assert_allclose(gradient(x), slope, rtol=1e-15)
+    leaf = jg.tensor(x, requires_grad=True)
+    root(leaf).backward()
+    np.testing.assert_allclose(leaf.grad.numpy(), slope, rtol=1e-15)
+    chosen = x[sign * x > 0.0]
+    np.testing.assert_allclose(np.diag(jg.hessian(root)(chosen)), curvature[sign * x > 0.0], rtol=1e-14)
+    nan = jg.grad(lambda x: (function(x) * np.nan).sum())(x)
+    np.testing.assert_array_equal(np.isnan(nan), sign * x > 0.0)

@@ -16,7 +16,7 @@ from jitgrad.core.dispatch import constant
 from jitgrad.core.primitive import Bilinear, Custom, Linear, Partials, Primitive, Value
 from jitgrad.errors import NotDifferentiableError
 from jitgrad.ops.linear import convert, expand, sum_to
-from jitgrad.ops.selection import where
+from jitgrad.ops.selection import chosen, where
 
 __all__ = ["Mask", "is_plain", "jvp", "scaled", "union", "union_of_values", "vjp"]
 
@@ -93,8 +93,9 @@ def vjp(
 ) -> list[Cotangent | None]:
     """The cotangents of the operands ``needs``, each with its mask; None where the result does not depend on one."""
     match primitive.rule:
-        case Partials(partials=partials, masks=masks):
-            found = [_through_partial(g, mask, partials[i], masks[i], out, inputs, i) for i in needs]
+        case Partials(partials=partials, masks=masks, chooses=chooses):
+            times = chosen if chooses else scaled
+            found = [_through_partial(g, mask, partials[i], masks[i], times, out, inputs) for i in needs]
             return [
                 (sum_to(ct, inputs[i].shape), _summed(m, ct.shape, inputs[i].shape))
                 for i, (ct, m) in zip(needs, found, strict=True)
@@ -113,10 +114,10 @@ def vjp(
 
 
 def _through_partial(
-    g: Value, mask: Mask | None, partial: Any, own_mask: Any, out: Value, inputs: Sequence[Value], i: int
+    g: Value, mask: Mask | None, partial: Any, own_mask: Any, times: Any, out: Value, inputs: Sequence[Value]
 ) -> Cotangent:
     slope = 1.0 if partial is None else partial(out, *inputs)
-    cotangent = scaled(g, slope)
+    cotangent = times(g, slope)
     if own_mask is not None:
         chosen = own_mask(out, *inputs)
         if mask is not None:
@@ -163,12 +164,13 @@ def jvp(
 ) -> Any:
     """The tangent of the result; None where it is zero. At least one tangent is given."""
     match primitive.rule:
-        case Partials(partials=partials, masks=masks):
+        case Partials(partials=partials, masks=masks, chooses=chooses):
+            times = chosen if chooses else scaled
             total = None
             for t, partial, own_mask in zip(tangents, partials, masks, strict=True):
                 if t is None or (partial is None and own_mask is None):
                     continue
-                term = scaled(t, 1.0 if partial is None else partial(out, *inputs))
+                term = times(t, 1.0 if partial is None else partial(out, *inputs))
                 if own_mask is not None:
                     term = where(own_mask(out, *inputs), term, 0.0)
                 total = term if total is None else total + term

@@ -138,10 +138,12 @@ class Partials:
 
     ``masks[i](out, *inputs)`` (optional) says where operand i reaches the result at all: elsewhere its cotangent is
     structurally zero, whatever the derivatives before it are.
+    ``chooses``: a derivative of 0 says that the operand was not chosen. It then gets 0, be the cotangent infinite or NaN.
     """
 
     partials: tuple[Callable[..., Value] | None, ...]
     masks: tuple[Callable[..., Value] | None, ...]
+    chooses: bool = False
 
 
 @dataclass(frozen=True, eq=False)

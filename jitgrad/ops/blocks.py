@@ -146,6 +146,7 @@ def elementwise(
     *,
     partials: Sequence[Callable[..., Value] | None] | None = None,
     masks: Sequence[Callable[..., Value] | None] | None = None,
+    chooses: bool = False,
     nondiff: bool = False,
     result: Literal["float", "same", "bool"] = "float",
     fixed: dict[int, Any] | None = None,
@@ -160,10 +161,10 @@ def elementwise(
     """Define an elementwise operation: the decorated body IS its scalar kernel.
 
     ``partials``: one function ``(out, *inputs) -> derivative`` an operand, in jitgrad operations; None for an operand
-    without one. ``masks``: where an operand reaches the result at all (see ``Partials``). Without partials, say
-    ``nondiff=True``. ``result``: dtype rule. ``refuses``: dtype kinds that are not taken. ``operator``: Python operator,
-    as ``*`` or ``~``. ``public``: False for a part of another operation. ``domain``: where the property tests sample.
-    ``reference``: the NumPy function to test against, by default the one of the same name.
+    without one. ``masks``: where an operand reaches the result at all; ``chooses``: a derivative of 0 means that it does not
+    (see ``Partials``). Without partials, say ``nondiff=True``. ``result``: dtype rule. ``refuses``: dtype kinds that are not
+    taken. ``operator``: Python operator, as ``*`` or ``~``. ``public``: False for a part of another operation. ``domain``:
+    where the property tests sample. ``reference``: the NumPy function to test against, by default the one of the same name.
     """
 
     def decorate(body: Callable[..., Any]) -> Operation[..., Any]:
@@ -176,6 +177,7 @@ def elementwise(
             rule = Partials(
                 tuple(partials) if partials is not None else (None,) * arity,
                 tuple(masks) if masks is not None else (None,) * arity,
+                chooses,
             )
         primitive = Primitive(
             name, Elementwise(body, arity, result, fixed or {}, refuses), rule, definition=_where(body)
@@ -203,12 +205,14 @@ def primitive_of(
     partials: list[Callable[..., Value] | None] | None = None,
     masks: list[Callable[..., Value] | None] | None = None,
     result: Any = "same",
+    chooses: bool = False,
 ) -> Callable[[Callable[..., Any]], Primitive]:
     """An elementwise primitive without a public name, for the derivatives of others; a constant if no rule is given."""
 
     def decorate(body: Callable[..., Any]) -> Primitive:
         constant = partials is None and masks is None
-        made = elementwise(partials=partials, masks=masks, nondiff=constant, result=result)(body).primitive
+        rule: Any = {"partials": partials, "masks": masks, "nondiff": constant, "chooses": chooses}
+        made = elementwise(**rule, result=result)(body).primitive
         assert made is not None
         return made
 

@@ -14,6 +14,12 @@ from jitgrad.ops.blocks import Call, elementwise, operation, primitive_of
 from jitgrad.ops.linear import copy_of
 
 
+@primitive_of([lambda out, g, share: share, lambda out, g, share: g], chooses=True)
+def chosen(g, share):
+    """The share of a cotangent; 0 of it is 0, whatever the cotangent is."""
+    return scalar.sel(share == 0.0, 0.0, g * share)
+
+
 @primitive_of()
 def _greater_share(x, y):
     """What ``maximum(x, y)`` owes to x: half of a tie; all of it where a NaN decides."""
@@ -22,6 +28,7 @@ def _greater_share(x, y):
 
 @elementwise(
     partials=[lambda out, x, y: _greater_share(x, y), lambda out, x, y: _greater_share(y, x)],
+    chooses=True,
     result="same",
 )
 def maximum(x, y):
@@ -34,6 +41,7 @@ def maximum(x, y):
 
 @elementwise(
     partials=[lambda out, x, y: _greater_share(y, x), lambda out, x, y: _greater_share(x, y)],
+    chooses=True,
     result="same",
 )
 def minimum(x, y):
@@ -53,6 +61,7 @@ def _number_share(first, second, x, y):
 
 @elementwise(
     partials=[lambda out, x, y: _number_share(x, y, x, y), lambda out, x, y: _number_share(y, x, y, x)],
+    chooses=True,
     result="same",
 )
 def fmax(x, y):
@@ -65,6 +74,7 @@ def fmax(x, y):
 
 @elementwise(
     partials=[lambda out, x, y: _number_share(y, x, x, y), lambda out, x, y: _number_share(x, y, y, x)],
+    chooses=True,
     result="same",
 )
 def fmin(x, y):
@@ -95,18 +105,19 @@ def _above(x, low, high):
         lambda out, x, low, high: _inside(x, low, high),
         lambda out, x, low, high: _below(x, low, high),
         lambda out, x, low, high: _above(x, low, high),
-    ]
+    ],
+    chooses=True,
 )
 def _clip(x, low, high):
     return scalar.minimum(scalar.maximum(x, low), high)
 
 
-@primitive_of([lambda out, x, low: _inside(x, low, x), lambda out, x, low: _below(x, low, low)])
+@primitive_of([lambda out, x, low: _inside(x, low, x), lambda out, x, low: _below(x, low, low)], chooses=True)
 def _clip_below(x, low):
     return scalar.maximum(x, low)
 
 
-@primitive_of([lambda out, x, high: _inside(x, x, high), lambda out, x, high: _above(x, high, high)])
+@primitive_of([lambda out, x, high: _inside(x, x, high), lambda out, x, high: _above(x, high, high)], chooses=True)
 def _clip_above(x, high):
     return scalar.minimum(x, high)
 

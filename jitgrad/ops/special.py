@@ -149,6 +149,7 @@ def _is_positive(x):
 
 @elementwise(
     partials=[lambda out, x: _is_positive(out)],
+    chooses=True,
     result="same",
     refuses="b",
     domain=_NEAR_ZERO,
