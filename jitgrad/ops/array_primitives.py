@@ -71,7 +71,7 @@ def _runner(
         shape = tuple([math.prod([aval.shape[i] for i in g]) for g in argument.groups])
         text = names[argument.position]
         text += f".reshape({shape})" if shape != aval.shape else ""
-        texts.append(text + (".view(int64)" if wraps and aval.dtype.kind == "u" else ""))
+        texts.append(text + (".view(int64)" if wraps and aval.dtype == np.uint64 else ""))
     made = [
         f"contiguous(r{k}.transpose({back}))" if back is not None and len(a.shape) == ndim else f"r{k}"
         for k, a in enumerate(results)
