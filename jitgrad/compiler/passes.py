@@ -1,4 +1,4 @@
-"""Passes from graph to graph. None changes a value, NaN and infinities included."""
+"""Passes from graph to graph. None changes a value, NaN and infinities included, but for sums (``contractions.py``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core.graph import Atom, Constant, Extent, Graph, Node, Variable
+from jitgrad.compiler.contractions import reduce_products
+from jitgrad.compiler.rewriting import Part, moved_params, rewritten
+from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.core.primitive import Elementwise, Host, Primitive
 from jitgrad.core.trace import trace
 from jitgrad.errors import DefinitionError
@@ -42,6 +44,7 @@ def simplify(graph: Graph) -> Graph:
         fold_constants,
         erase_identities,
         common_subexpressions,
+        reduce_products,
         move_signs,
         common_subexpressions,
     )
@@ -50,70 +53,17 @@ def simplify(graph: Graph) -> Graph:
     return graph
 
 
-def _rewritten(graph: Graph, visit: Callable[[Node], list[Atom] | Node | None]) -> Graph:
-    """The graph with the nodes replaced for which ``visit`` gives other values for their results, or another node.
-
-    ``visit`` sees nodes whose operands are replaced already; it must not change them, since the graph keeps them.
-    """
-    instead: dict[Atom, Atom] = {}
-    nodes = []
-    for node in graph.nodes:
-        if instead:
-            inputs, params = tuple([instead.get(a, a) for a in node.inputs]), _moved(node.params, instead)
-            if inputs != node.inputs or params is not node.params:
-                node = Node(node.primitive, inputs, params, node.outputs, node.where, node.backward)
-        found = visit(node)
-        if found is None:
-            nodes.append(node)
-        elif isinstance(found, Node):
-            nodes.append(found)
-        else:
-            instead.update(zip(node.outputs, found, strict=True))
-    return Graph(graph.name, list(graph.inputs), nodes, [instead.get(a, a) for a in graph.outputs])
-
-
-def _moved(params: dict[str, Any], instead: dict[Atom, Atom]) -> dict[str, Any]:
-    """The parameters, with extents that now belong to the values put in place of others."""
-    if not params or not instead:
-        return params
-    changed = {}
-    for name, value in params.items():
-        if isinstance(value, Extent) and value.atom in instead:
-            changed[name] = _moved_extent(value, instead)
-        elif type(value) is tuple and any(isinstance(n, Extent) and n.atom in instead for n in value):
-            changed[name] = tuple([_moved_extent(n, instead) for n in value])
-    return {**params, **changed} if changed else params
-
-
-def _moved_extent(n: Any, instead: dict[Atom, Atom]) -> Any:
-    if not isinstance(n, Extent) or n.atom not in instead:
-        return n
-    atom = instead[n.atom]
-    return Extent(n, atom, n.axis) if atom.aval.ndim > n.axis and atom.aval.shape[n.axis] == n else int(n)
-
-
 def expand_expressions(graph: Graph) -> Graph:
     """Replace operations that run on their own by their expression in operations that can be fused, where they have one."""
-    expanded = Graph(graph.name, list(graph.inputs), [], [], graph.lines, graph.closed)
-    instead: dict[Atom, Atom] = {}
-    for node in graph.nodes:
-        inputs = tuple([instead.get(a, a) for a in node.inputs])
+
+    def visit(node: Node) -> Part | None:
         impl = node.primitive.impl
-        part = None
-        if isinstance(impl, Host) and impl.expression is not None:
-            part = _expression_graph(node, impl.expression)
-        if part is None:
-            params = _moved(node.params, instead)
-            expanded.nodes.append(Node(node.primitive, inputs, params, node.outputs, node.where, node.backward))
-            continue
-        inside: dict[Atom, Atom] = dict(zip(part.inputs, inputs, strict=True))
-        for step in part.nodes:
-            sources = tuple([inside.get(a, a) for a in step.inputs])
-            params = _moved(step.params, inside)
-            expanded.nodes.append(Node(step.primitive, sources, params, step.outputs, node.where, node.backward))
-        instead.update(zip(node.outputs, [inside.get(a, a) for a in part.outputs], strict=True))
-    expanded.outputs = [instead.get(a, a) for a in graph.outputs]
-    return expanded
+        if not isinstance(impl, Host) or impl.expression is None:
+            return None
+        part = _expression_graph(node, impl.expression)
+        return None if part is None else Part(part, node.inputs)
+
+    return rewritten(graph, visit)
 
 
 def _expression_graph(node: Node, expression: Callable[..., Any]) -> Graph | None:
@@ -142,7 +92,7 @@ def fold_constants(graph: Graph) -> Graph:
             return None
         return [_computed(node, node.inputs)]
 
-    return _rewritten(graph, visit)
+    return rewritten(graph, visit)
 
 
 def _computed(node: Node, numbers: Sequence[Atom]) -> Constant:
@@ -186,6 +136,8 @@ def erase_identities(graph: Graph) -> Graph:
             return [x]
         if primitive in (slice_view, place) and all(entry == (None, None, None) for entry in params["index"]):
             return [x]
+        if primitive is place and all(entry in (None, (None, None, None)) for entry in params["index"]):
+            return Node(reshape_to, (x,), {"shape": params["shape"]}, node.outputs, node.where, node.backward)
         if primitive is reshape_to and before is not None and before.primitive is reshape_to:
             (source,) = before.inputs
             if source.aval.shape == params["shape"]:
@@ -201,7 +153,7 @@ def erase_identities(graph: Graph) -> Graph:
             made_by[variable] = node
         return None if node is given else node
 
-    return _rewritten(graph, visit)
+    return rewritten(graph, visit)
 
 
 def _unexpanded(node: Node, made_by: dict[Atom, Node]) -> Node:
@@ -252,7 +204,7 @@ def move_signs(graph: Graph) -> Graph:
         like: Node, primitive: Primitive | None, inputs: tuple[Atom, ...], outputs: tuple[Variable, ...]
     ) -> None:
         assert primitive is not None
-        nodes.append(Node(primitive, inputs, _moved(like.params, instead), outputs, like.where, like.backward))
+        nodes.append(Node(primitive, inputs, moved_params(like.params, instead), outputs, like.where, like.backward))
 
     def negate(like: Node, x: Atom) -> None:
         (out,) = like.outputs
@@ -338,7 +290,7 @@ def common_subexpressions(graph: Graph) -> Graph:
         found = seen.setdefault(key, node.outputs)
         return None if found is node.outputs else list(found)
 
-    return _rewritten(graph, visit)
+    return rewritten(graph, visit)
 
 
 def same_program(a: Graph, b: Graph) -> bool:
