@@ -79,7 +79,8 @@ def _gradient_samples(rng: np.random.Generator) -> list[Call]:
         Call((f, 2.0, points(5)), {}),
         Call((f, points(4)), {"axis": 0, "edge_order": 2}),
         Call((f, points(5), 0.25), {"axis": (-1, 0)}),
-        Call((f[:2, :3], points(3)), {"axis": 1}),
+        Call((f[:2, :4], points(4)), {"axis": 1}),  # of three, infinite ones at both ends are equally far for NumPy
+        Call((f[:2, :3], 0.5), {"axis": 1}),
         Call((f[:2],), {"axis": 0}),
     ]
 
@@ -149,9 +150,8 @@ def gradient(f: Any, *varargs: Any, axis: int | Sequence[int] | None = None, edg
 
     ``varargs``: the distance of neighbours, or a distance or a vector of coordinates for each axis. ``edge_order``: 1 or
     2, the order of the differences at the ends. One array for one axis, a tuple of them for several. Integers become
-    float64. With coordinates a NaN spoils the slope at its own place as well (with
-    equal distances NumPy then leaves the middle value out). Raises ShapeError where extents do
-    not fit. Derivative: that of the formula, by the values and by the distances and coordinates.
+    float64. With coordinates a NaN spoils the slope at its own place as well (where they are equally far apart, infinitely
+    far included, NumPy leaves the middle value out). Raises ShapeError where extents do not fit. Derivative: that of the formula, by the values and by the distances and coordinates.
 
     >>> import jitgrad as jg
     >>> jg.gradient([1.0, 4.0, 9.0, 16.0])

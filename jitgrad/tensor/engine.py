@@ -28,7 +28,7 @@ from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode, in_backward
 from jitgrad.core.primitive import Custom, Elementwise, Primitive, View
 from jitgrad.core.trace import atom_of, current_graph, is_tracing, note_read, stand_in, stand_ins
-from jitgrad.eager import Plan, Recorder, plan_for, recorder_for
+from jitgrad.eager import Plan, Recorder, keep_plan, plan_for, recorder_for
 from jitgrad.errors import DefinitionError, DtypeError, ShapeError, user_line
 from jitgrad.ops.linear import convert, stack_values
 from jitgrad.tensor.storage import link_view, storage_of
@@ -516,10 +516,11 @@ _BOTH, _FIRST, _SECOND = (0, 1), (0,), (1,)
 
 
 def unary_function(primitive: Primitive, general: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """An elementwise primitive of one operand, as a function that does the usual case without detours; ``general`` does the
-    others, wrong arguments included (without it they must be tensors)."""
+    """A primitive of one operand, as a function that does the usual case without detours: that of a tensor by whose aval alone
+    a plan is found; ``general`` does the others, wrong arguments included (without it they must be tensors)."""
     plans = primitive.plans
     differentiable = primitive.rule is not None
+    elementwise = isinstance(primitive.impl, Elementwise)
     if general is None:
         general = primitive
 
@@ -531,8 +532,11 @@ def unary_function(primitive: Primitive, general: Callable[..., Any] | None = No
         except (KeyError, AttributeError):
             return general() if self is _MISSING else general(self)
         x = self._value
-        out = _empty(plan.shape, plan.dtype)
-        plan.entry(x, out)
+        if elementwise:
+            out = _empty(plan.shape, plan.dtype)
+            plan.entry(x, out)
+        else:
+            out = plan.run(x)
         result = _new(Tensor)
         result._value = out
         result._aval = plan.aval
@@ -624,27 +628,21 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
     return function
 
 
-def fold_function(primitive: Primitive, general: Callable[[Any], Any]) -> Callable[[Tensor], Any]:
-    """A reduction over all axes, as a function of a tensor alone that does the usual case without detours."""
+def fold_function(primitive: Primitive, general: Callable[..., Any]) -> Callable[..., Any]:
+    """A reduction as a function that does the usual case, one tensor over all axes, without detours; ``general`` does the
+    others."""
     plans = primitive.plans
-    parameters = [("axes", tuple(range(ndim))) for ndim in range(8)]
 
-    def function(self: Tensor) -> Any:
-        aval = self._aval
-        plan = plans.get(((aval,), parameters[aval.ndim])) if aval.ndim < 8 else None
-        if plan is None:
-            return general(self)
-        found = plan.run(self._value)
-        result: Tensor = _new(Tensor)
-        result._value = found
-        result._aval = plan.aval
-        if self._edge is not None:
-            record(plan, (self,), (result,))
-        elif self._origin is not None:
-            result._origin = self._origin
+    def first_time(*args: Any, **kwargs: Any) -> Any:
+        result = general(*args, **kwargs)
+        if len(args) == 1 and not kwargs and type(args[0]) is Tensor:
+            aval = args[0]._aval
+            plan = plans.get(((aval,), ("axes", tuple(range(aval.ndim)))))
+            if plan is not None:
+                keep_plan(plans, (aval,), plan)
         return result
 
-    return function
+    return unary_function(primitive, first_time)
 
 
 def is_operand(obj: Any) -> bool:

@@ -50,8 +50,10 @@ def install_methods() -> None:
 
 
 def public_function(op: Operation[..., Any]) -> Callable[..., Any]:
-    """The function under which an operation is exported: elementwise ones take the short way for tensors."""
+    """The function under which an operation is exported: elementwise ones and reductions take the short way for tensors."""
     primitive = op.primitive
+    if op.fold is not None:
+        return functools.wraps(op.function)(fold_function(op.fold, op.function))
     if primitive is None or not isinstance(primitive.impl, Elementwise) or primitive.impl.arity > 2:
         return op.function
     general = op.function
@@ -79,15 +81,18 @@ def _method(op: Operation[..., Any], name: str) -> Callable[..., Any]:
         fast.__name__ = name
         return fast
 
+    if op.fold is not None:
+        folded = functools.wraps(op.function)(fold_function(op.fold, op.function))
+        folded.__name__ = name
+        return folded
     if op.views:
         seen = view_method(op.function)
         seen.__name__ = name
         return seen
-    alone = op.function if op.fold is None else fold_function(op.fold, op.function)
 
     @functools.wraps(op.function)
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return op.function(self, *args, **kwargs) if args or kwargs else alone(self)
+        return op.function(self, *args, **kwargs)
 
     method.__name__ = name
     return method
