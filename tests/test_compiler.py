@@ -508,6 +508,40 @@ def test_additions_to_neighbours_have_loops_of_their_own() -> None:
     assert dear.count(" = exp(") == 1
 
 
+def test_functions_are_computed_once_for_two_places() -> None:
+    x = np.linspace(-1.0, 1.0, 7)
+    e = np.exp(x)
+
+    def twice(x: Any) -> Any:
+        return np.sum(np.exp(x)[1:] * np.exp(x)[:-1])
+
+    function = jit(jg.value_and_grad(twice))
+    assert function.source(x).count(" = exp(") == 1
+    value, slope = function(x)
+    np.testing.assert_allclose(value, np.sum(e[1:] * e[:-1]), rtol=1e-14)
+    np.testing.assert_allclose(slope, e * (np.append(e[1:], 0.0) + np.append(0.0, e[:-1])), rtol=1e-14)
+    # joined, and taken apart again by the gradient
+    joined = jit(jg.value_and_grad(lambda x: np.sum(np.tanh(np.concatenate([x, x * x])) ** 2)))
+    assert joined.source(x).count(" = tanh(") == 1
+    t, u = np.tanh(x), np.tanh(x * x)
+    np.testing.assert_allclose(joined(x)[1], 2 * t * (1 - t * t) + 4 * x * u * (1 - u * u), rtol=1e-13, atol=1e-15)
+    # an element and that of the transpose are far from each other
+    assert jit(lambda a: np.exp(a) * np.exp(a).T).source(np.ones((3, 3))).count(" = exp(") == 2
+
+
+@pytest.mark.parametrize("n", [0, 2, 5])
+def test_what_lacks_an_outer_axis_is_computed_once(n: int) -> None:
+    a = np.random.default_rng(3).standard_normal((n, 4)) + 2.0
+    function = jit(jg.grad(lambda a: np.sum(np.sqrt(np.sum(a * a, axis=0) + 1.0))))
+    innermost = function.source(a).split("for i1 in ")[1:]
+    assert innermost
+    assert not any("sqrt(" in part.split("for ")[0] or " / " in part.split("for ")[0] for part in innermost)
+    np.testing.assert_allclose(function(a), a / np.sqrt(np.sum(a * a, axis=0) + 1.0), rtol=1e-14)
+    # what lacks the inner axis alone is LLVM's to move, and additions are not worth a store and a load
+    cheap = jit(lambda a, b: a * (b + 1.0)).source(a, np.ones((1, 4)))
+    assert cheap.count("for i0") == 1
+
+
 def test_gradients_of_views_of_a_number_add_up() -> None:
     """A number that two parts are added to needs memory, as an array does."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from jitgrad.compiler.extents import Extents, is_square_diagonal, node_call, unit_reshape
-from jitgrad.compiler.segments import cuts, elementary_functions
+from jitgrad.compiler.segments import cost, cuts, elementary_functions
 from jitgrad.compiler.totals import Scaled, Totals
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.core.primitive import ArrayCall, Elementwise, Reduce
@@ -52,6 +52,8 @@ SCATTERS: Final = frozenset({place, place_diagonal, scatter_add, add_at})
 WRITES: Final = frozenset({overwrite, put})
 _MOVING: Final = frozenset({permute, flip_view, slice_view, diagonal_view})
 _MOST_PLACES: Final = 8
+_COSTLY: Final = 8.0
+"""What is worth a store and a load, in additions: a division or a root, and more so any function."""
 
 
 def is_indexed(node: Node) -> bool:
@@ -138,6 +140,7 @@ class _Planner:
         self.addressed: set[Atom] = set()
         self.reused: dict[Variable, Variable] = {}
         self.dear: dict[Atom, bool] = {}  # values with an expensive function in what computes them
+        self.costs: dict[Atom, float] = {}  # what it takes to compute an element of a value that is not in memory
         self.base = 0  # the first stage of the segment that is being planned
         self.begins: list[int] = []
         self.segment: dict[Atom, int] = {}
@@ -154,21 +157,25 @@ class _Planner:
 
     def _read_at_many_places(self) -> set[Variable]:
         """Computed values of which one element of a result needs many: a loop would compute them again at each place, and
-        what they are made of as well, exponentially often in a chain of shifted sums."""
+        what they are made of as well, exponentially often in a chain of shifted sums. A function's are too many if they
+        are two, unless they are far from each other, as in a transpose: reading it from memory would cost as much."""
         places: dict[Atom, set[int]] = {}
         moved: dict[tuple[int, int], int] = {}  # a place, seen through a node that moves it
+        far: set[int] = set()
         found = set()
         for node in reversed(self.graph.nodes):
-            out = node.outputs[0]
+            out, primitive = node.outputs[0], node.primitive
             here = places.pop(out, {0})
-            fuses = is_indexed(node) or isinstance(node.primitive.impl, Elementwise)
-            if isinstance(node.primitive.impl, Elementwise) and len(here) > _MOST_PLACES:
-                found.add(out)
+            if isinstance(primitive.impl, Elementwise):
+                if len(here) > _MOST_PLACES or (elementary_functions(primitive) and len(here - far) > 1):
+                    found.add(out)
+                    here = {0}
+            elif not is_indexed(node):
                 here = {0}
-            if not fuses:
-                here = {0}
-            elif node.primitive in _MOVING or node.primitive is place_diagonal:
-                here = {moved.setdefault((id(node), place), len(moved) + 1) for place in here}
+            if primitive in _MOVING or primitive is place_diagonal:
+                there = {place: moved.setdefault((id(node), place), len(moved) + 1) for place in here}
+                far.update(new for old, new in there.items() if old in far or primitive is permute)
+                here = set(there.values())
             for a in node.inputs:
                 places.setdefault(a, set()).update(here)
         return found
@@ -211,6 +218,7 @@ class _Planner:
             self.ready[out] = max(reads, *(self.in_memory(a) for a in repeated), 0)
             virtual = [a for a in node.inputs if a not in self.memory and a not in self.stored]
             self.dear[out] = elementary_functions(primitive) > 0 or any(self.dear.get(a, False) for a in virtual)
+            self.costs[out] = min(cost(primitive) + sum(self.costs.get(a, 0.0) for a in {*virtual}), _COSTLY)
         else:
             call = node_call(node)
             assert call is not None
@@ -228,8 +236,8 @@ class _Planner:
         return found
 
     def _is_repeated(self, atom: Atom, node: Node) -> bool:
-        """Whether a loop over the result would compute a dear operand again for each step of an outer axis."""
-        if not self.dear.get(atom, False) or atom in self.memory:
+        """Whether a loop over the result would compute a costly operand again for each step of an outer axis."""
+        if self.costs.get(atom, 0.0) < _COSTLY or atom in self.memory:
             return False
         if not isinstance(node.primitive.impl, Elementwise) and node.primitive is not expand:
             return False

@@ -7,6 +7,7 @@ the cuts are put at one place of every step, so that the steps' sources are the 
 
 from __future__ import annotations
 
+import dis
 import functools
 from collections.abc import Sequence
 from typing import Any, Final
@@ -16,7 +17,7 @@ import numpy as np
 from jitgrad.core.graph import Graph, Node, Variable
 from jitgrad.core.primitive import Elementwise, Primitive, Reduce, View
 
-__all__ = ["cuts", "elementary_functions", "weight"]
+__all__ = ["cost", "cuts", "elementary_functions", "weight"]
 
 _LARGEST: Final = 700.0  # a graph of at most this weight is one function
 _TARGET: Final = 160.0  # of a segment
@@ -25,6 +26,8 @@ _CHEAP: Final = frozenset(
     {"scalar", "sqrt", "sel", "fabs", "copysign", "maximum", "minimum", "isnan", "isinf", "isfinite", "floor"}
 )
 """Names in scalar bodies that are an instruction or two, or none."""
+_SLOW: Final = frozenset({"/", "%", "//", "BINARY_TRUE_DIVIDE", "BINARY_MODULO", "BINARY_FLOOR_DIVIDE"})
+"""Divisions, as ``dis`` calls them (the names up to Python 3.10)."""
 
 Array = np.ndarray[Any, Any]
 
@@ -34,6 +37,17 @@ def elementary_functions(primitive: Primitive) -> int:
     """How many functions (``exp``, ``sin`` ...) an element costs, each of which is dozens of instructions."""
     impl = primitive.impl
     return len(set(impl.body.__code__.co_names) - _CHEAP) if isinstance(impl, Elementwise) else 0
+
+
+@functools.cache
+def cost(primitive: Primitive) -> float:
+    """About how many additions take as long as an element: a function takes dozens, a division or a root about eight."""
+    impl = primitive.impl
+    if not isinstance(impl, Elementwise):
+        return 0.0
+    code = impl.body.__code__
+    slow = sum(i.argrepr in _SLOW or i.opname in _SLOW for i in dis.get_instructions(code)) + ("sqrt" in code.co_names)
+    return 1.0 + 30.0 * elementary_functions(primitive) + 8.0 * slow
 
 
 def weight(node: Node) -> float:

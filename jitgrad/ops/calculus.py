@@ -151,7 +151,8 @@ def gradient(f: Any, *varargs: Any, axis: int | Sequence[int] | None = None, edg
     ``varargs``: the distance of neighbours, or a distance or a vector of coordinates for each axis. ``edge_order``: 1 or
     2, the order of the differences at the ends. One array for one axis, a tuple of them for several. Integers become
     float64. With coordinates a NaN spoils the slope at its own place as well (where they are equally far apart, infinitely
-    far included, NumPy leaves the middle value out). Raises ShapeError where extents do not fit. Derivative: that of the formula, by the values and by the distances and coordinates.
+    far included, NumPy leaves the middle value out). Raises ShapeError where extents do not fit.
+    Derivative: that of the formula, by the values and by the distances and coordinates.
 
     >>> import jitgrad as jg
     >>> jg.gradient([1.0, 4.0, 9.0, 16.0])
