@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 import weakref
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -980,6 +981,96 @@ def test_numbers_that_are_converted_have_that_dtype() -> None:
                 np.testing.assert_array_equal(found, wanted)
     both = jit(lambda x, i, s: (i + s) * x)  # a sum of two numbers is still one
     assert both(single, 2, 0.5).dtype == np.float32
+
+
+@pytest.mark.parametrize("n", [2.5, 3, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint8, np.bool_])
+def test_operators_make_numbers_of_python_numbers_and_functions_arrays(n: Any, dtype: Any) -> None:
+    """The expected values are NumPy's own, or those of the same function of an array in place of the number."""
+    x = np.array([1, 0, 1], dtype)
+
+    def in_loop(n: Any, x: Any) -> Any:
+        total = 0
+        for _ in range(3):
+            total += n
+        return total * x
+
+    def augmented(n: Any, x: Any) -> Any:
+        m = n
+        n += 1
+        return m * x + n * x
+
+    def becomes_array(n: Any, x: Any) -> Any:
+        n *= x
+        return n
+
+    numbers: list[Any] = [
+        lambda n, x: (n + n) * x,
+        lambda n, x: (n - n) * x,
+        lambda n, x: n**n * x,
+        lambda n, x: 2 * n * x,
+        lambda n, x: n * True * x,
+        lambda n, x: n / 3 * x,
+        lambda n, x: n // 2 * x,
+        lambda n, x: divmod(n, 2)[1] * x,
+        lambda n, x: +n * x,
+        lambda n, x: abs(n) * x,
+        lambda n, x: round(n) * x,
+        lambda n, x: (n > 1) * x,
+        lambda n, x: (n == 1) + x,
+        lambda n, x: ((n > 1) | (n < 0)) * x,
+        lambda n, x: sum([n, n]) * x,
+        lambda n, x: n**2 * x,
+        lambda n, x: np.float32(2) * n + x,
+        in_loop,
+        augmented,
+        becomes_array,
+    ]
+    if dtype != np.uint8:
+        numbers.append(lambda n, x: -n * x)
+        if type(n) is not float:
+            numbers.append(lambda n, x: ~n * x)
+    for f in numbers:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # ~True
+            wanted = np.asarray(f(n, x))
+        found = np.asarray(jit(f)(n, x))
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+    arrays: list[tuple[Any, Any]] = [
+        (lambda n, x: jg.sin(n) * x, lambda n, x: np.sin(float(n)) * x),
+        (lambda n, x: jg.full(3, n) * x, lambda n, x: np.full(3, n) * x),
+        (lambda n, x: jg.exp(n) * x, lambda n, x: np.exp(float(n)) * x),
+        (lambda n, x: np.add(n, n) * x, lambda n, x: np.add(n, n) * x),
+        (lambda n, x: jg.hypot(n, n) * x, lambda n, x: np.hypot(float(n), float(n)) * x),
+        (lambda n, x: jg.maximum(n, 1) * x, lambda n, x: np.maximum(n, 1) * x),
+        (lambda n, x: jg.where(True, n, 2) * x, lambda n, x: np.where(True, n, 2) * x),
+        (lambda n, x: jg.stack([n, n, n]) * x, lambda n, x: np.stack([n, n, n]) * x),
+        (lambda n, x: jg.tensor(n) * x, lambda n, x: np.full(3, n) * x),
+        (lambda n, x: (jg.asarray(n) + n) * x, lambda n, x: (np.full(3, n) + n) * x),
+        (lambda n, x: jg.sum(n) * x, lambda n, x: np.sum(n) * x),
+        (lambda n, x: jg.reshape(n, (1,)) * x, lambda n, x: np.reshape(n, (1,)) * x),
+        (lambda n, x: jg.stop_gradient(n) * x, lambda n, x: np.full(3, n) * x),
+        (jg.dot, np.dot),
+        (jg.multiply, np.multiply),
+    ]
+    for f, reference in arrays:
+        wanted = np.asarray(reference(n, x))
+        found = np.asarray(jit(f)(n, x))
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_python_numbers_stay_weak_in_transforms() -> None:
+    single = np.float32([1.0, 2.0, 3.0])
+    for n in (2, 2.5):
+        shared = jit(jg.vmap(lambda v, s: v * s, in_axes=(0, None)))(single, n)
+        value, gradient = jit(jg.value_and_grad(lambda v, s: (v * s).sum()))(single, n)
+        inner = jit(jit(lambda v, s: v * s))(single, n)
+        assert [r.dtype for r in (shared, value, gradient, inner)] == [np.float32] * 4
+        np.testing.assert_array_equal(shared, single * np.float32(n))
+        np.testing.assert_array_equal(inner, single * np.float32(n))
 
 
 def test_static_arguments() -> None:

@@ -328,17 +328,18 @@ def power(x: Any, y: Any) -> Value:
             if x.dtype.kind == "f":
                 return special(x)
     x = operand(x, "power")
-    kind = promoted(x, y).kind
-    return _power(x, y) if kind == "f" else _power_of_integers(x, y, kind == "b")
+    dtype = promoted(x, y)
+    return _power(x, y) if dtype.kind == "f" else _power_of_integers(x, y, dtype)
 
 
-def _power_of_integers(x: Any, y: Any, are_bools: bool) -> Value:
+def _power_of_integers(x: Any, y: Any, dtype: np.dtype[Any]) -> Value:
     if type(y) is int:
         if y < 0:
             raise negative_power()
     elif is_value(y) and y.dtype.kind == "i":
         y = exponents(y)
-    if are_bools:
+        y = y if y.dtype == dtype else convert(y, dtype=dtype)
+    if dtype.kind == "b":
         x, y = (convert(as_value(v, "power"), dtype=np.dtype(np.int8)) for v in (x, y))
     return _integer_power(x, y)
 

@@ -11,7 +11,6 @@ import numpy as np
 from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.autodiff.reverse import fingerprints
 from jitgrad.core.aval import (
-    BOOL,
     FLOAT32,
     FLOAT64,
     FLOATS,
@@ -42,6 +41,7 @@ __all__ = [
     "binary_function",
     "fold_function",
     "kept",
+    "number_operator",
     "record",
     "unary_function",
     "view_result",
@@ -64,6 +64,8 @@ def as_tensor(obj: Any, what: str = "argument") -> Tensor:
     Raises DtypeError for dtypes that are not supported, ShapeError for ragged lists.
     """
     if isinstance(obj, Tensor):
+        if obj._weak:  # an array of a number decides dtypes
+            return make(obj._value, obj._aval)
         return stand_in(obj) if is_tracing() else obj
     if isinstance(obj, np.ndarray):
         if type(obj) is not np.ndarray:
@@ -134,7 +136,6 @@ def _contains_tensor(items: Any) -> bool:
 # --------------------------------------------------------------------------- operands
 
 _WEAK: Final = {"f": 0.0, "i": 0, "b": False}  # Python numbers that promote as a weak tensor does
-_WEAK_DTYPES: Final = (FLOAT64, INT64, BOOL)
 _constants: dict[tuple[float, np.dtype[Any]], Tensor] = {}
 
 
@@ -208,7 +209,7 @@ def operand(obj: Any, what: str) -> Any:
     kind = type(obj)
     if kind is Extent:  # read from a shape by the user's code: a number like any other
         return int(obj)
-    return obj if kind in _SCALARS else as_tensor(obj, what)
+    return obj if kind in _SCALARS or (kind is Tensor and obj._weak) else as_tensor(obj, what)
 
 
 def promoted(*operands: Any) -> np.dtype[Any]:
@@ -231,9 +232,7 @@ def _converted(a: Tensor, dtype: np.dtype[Any]) -> Tensor:
             return _constant(a._value.item(), dtype)
         if current_graph() is None:
             return wrap(a._value.astype(dtype))
-    made: Tensor = convert(a, dtype=dtype)
-    made._weak = a._weak and dtype in _WEAK_DTYPES
-    return made
+    return convert(a, dtype=dtype)  # type: ignore[no-any-return]
 
 
 # --------------------------------------------------------------------------- applying
@@ -330,27 +329,22 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
                 graph = t._value.graph
         assert graph is not None
     atoms, avals = [], []
-    numbers, tracked = True, False  # whether all operands are numbers of the program, and one is tracked
+    tracked = False
     for t in operands:
         value = t._value
         if type(value) is Tracer:
             atom = value.variable
             atoms.append(atom if value.graph is graph else atom_of(value, graph, t))
             avals.append(atom.aval)
-            numbers = numbers and t._weak
         else:
             atoms.append(atom_of(value, graph, t))
             avals.append(t._aval)
-            numbers = numbers and (t._weak or is_number(value))
         if t._edge is not None:
             tracked = True
     where = user_line() if graph.lines else None
     outs = infer(primitive, avals, params)
     tracers = graph.add(primitive, tuple(atoms), params, outs, where, in_backward.get())
     results = tuple([make(t, t.own_aval) for t in tracers])
-    if numbers and primitive is not convert:  # who converts a number gives it a dtype
-        for result in results:
-            result._weak = True
     if type(primitive.impl) is View:
         share_traced(operands[0], results[0], (primitive, tuple(params.items())))
     if tracked and primitive.rule is not None and (mode := grad_mode.get()):
@@ -401,7 +395,7 @@ def _lifted(tensor: Tensor, atom: Any, graph: Graph) -> Tensor:
     if isinstance(tensor._value, Tracer) or is_number(tensor._value):
         return tensor
     lifted = wrap(Tracer(graph, atom))
-    lifted._edge, lifted._slot, lifted._weak = tensor._edge, tensor._slot, tensor._weak
+    lifted._edge, lifted._slot = tensor._edge, tensor._slot
     return lifted
 
 
@@ -506,6 +500,42 @@ class _Engine:
 ENGINE: Final = _Engine()
 
 
+# --------------------------------------------------------------------------- Python numbers
+
+
+def number_operator(function: Callable[..., Any], of_bools: bool = False) -> Callable[..., Any]:
+    """An operator that makes a weak number of weak ones, as Python makes a number of numbers; what a function makes of them
+    is an array. ``of_bools``: two bools stay bools, where Python counts with them."""
+
+    def operate(*operands: Any) -> Any:
+        if not all(map(_is_number_or_weak, operands)):
+            return function(*operands)
+        if not of_bools:
+            operands = tuple([_counted(a) for a in operands])
+        results = function(*operands)
+        for result in results if isinstance(results, tuple) else (results,):
+            if isinstance(result, Tensor):
+                result._weak = True
+        return results
+
+    return operate
+
+
+def _is_number_or_weak(value: Any) -> bool:
+    return value._weak if isinstance(value, Tensor) else type(value) in _SCALARS or type(value) is Extent
+
+
+def _counted(number: Any) -> Any:
+    """A bool as an int."""
+    if not isinstance(number, Tensor):
+        return int(number) if type(number) is bool else number
+    if number._aval.dtype.kind != "b":
+        return number
+    counted = convert(number, dtype=INT64)
+    counted._weak = True
+    return counted
+
+
 # --------------------------------------------------------------------------- the short way
 
 _MISSING: Final = object()
@@ -564,12 +594,16 @@ def unary_function(primitive: Primitive, general: Callable[..., Any] | None = No
     return function
 
 
-def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
-    """An elementwise primitive of two operands, as an operator that does the usual case without detours."""
+def binary_function(primitive: Primitive, general: Callable[..., Any] | None = None) -> Callable[[Tensor, Any], Any]:
+    """An elementwise primitive of two operands, as an operator that does the usual case without detours; ``general`` does
+    the others."""
     plans = primitive.plans
     differentiable = primitive.rule is not None
+    if general is None:
+        general = primitive
 
     def function(self: Tensor, other: Any) -> Any:
+        given = other
         if type(other) is not Tensor:
             kind = type(other)
             if kind is Extent:  # read from a shape by the user's code: a number like any other
@@ -579,13 +613,13 @@ def binary_function(primitive: Primitive) -> Callable[[Tensor, Any], Any]:
             elif not is_operand(other):
                 return NotImplemented
             elif kind in _SCALARS:
-                return apply(primitive, (self, other), {})
+                return general(self, other)
             else:
                 other = as_tensor(other)
         try:
             plan = plans[self._aval, other._aval]
         except KeyError:
-            return apply(primitive, (self, other), {})
+            return general(self, given)
         x = self._value
         y = other._value
         out = _empty(plan.shape, plan.dtype)

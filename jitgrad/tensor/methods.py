@@ -9,11 +9,13 @@ from opcode import opmap
 from types import FrameType
 from typing import Any, Final
 
+import numpy as np
+
 from jitgrad.core.primitive import Elementwise
 from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import operations
 from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
-from jitgrad.tensor.engine import apply, binary_function, fold_function, is_operand, unary_function
+from jitgrad.tensor.engine import binary_function, fold_function, is_operand, number_operator, unary_function
 from jitgrad.tensor.inplace import assign, set_item
 from jitgrad.tensor.storage import is_held
 from jitgrad.tensor.tensor import Tensor
@@ -26,6 +28,8 @@ _BINARY: Final = {
     "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift", "divmod": "divmod",
 }  # fmt: skip
 _COMPARE: Final = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+_OF_BOOLS: Final = frozenset({"&", "|", "^", *_COMPARE})
+"""What Python does with two bools without counting."""
 _UNARY: Final = {"neg": "neg", "pos": "pos", "abs": "abs", "~": "invert"}
 
 
@@ -102,19 +106,22 @@ def _install_operator(op: Operation[..., Any]) -> None:
     symbol = op.operator
     assert symbol is not None
     if symbol == "round":
-        _put("__round__", lambda self, decimals=None: op.function(self, decimals or 0))
+        rounded = number_operator(op.function)
+        whole = number_operator(lambda x: op.function(x).astype(np.int64))
+        _put("__round__", lambda x, n=None: whole(x) if x._weak and n is None else rounded(x, n or 0))
         return
+    general = number_operator(op.primitive or op.function, symbol in _OF_BOOLS)
     if symbol in _UNARY:
         assert op.primitive is not None
-        _put(f"__{_UNARY[symbol]}__", unary_function(op.primitive))
+        _put(f"__{_UNARY[symbol]}__", unary_function(op.primitive, general))
         return
-    forward = binary_function(op.primitive) if op.primitive is not None else _guarded(op.function)
+    forward = binary_function(op.primitive, general) if op.primitive is not None else _guarded(general)
     if symbol in _COMPARE:
         _put(f"__{_COMPARE[symbol]}__", forward)
         return
     name = _BINARY[symbol]
     _put(f"__{name}__", forward)
-    _put(f"__r{name}__", _reflected(op))
+    _put(f"__r{name}__", _reflected(general))
     if symbol != "divmod":
         _put(f"__i{name}__", _augmented(forward, symbol))
 
@@ -126,22 +133,15 @@ def _guarded(function: Callable[..., Any]) -> Callable[[Tensor, Any], Any]:
     return forward
 
 
-def _reflected(op: Operation[..., Any]) -> Callable[[Tensor, Any], Any]:
-    primitive = op.primitive
-    if primitive is None:
-        return lambda self, other: op.function(other, self) if is_operand(other) else NotImplemented
-
-    def reflected(self: Tensor, other: Any) -> Any:
-        return apply(primitive, (other, self), {}) if is_operand(other) else NotImplemented
-
-    return reflected
+def _reflected(function: Callable[..., Any]) -> Callable[[Tensor, Any], Any]:
+    return lambda self, other: function(other, self) if is_operand(other) else NotImplemented
 
 
 def _augmented(forward: Callable[[Tensor, Any], Any], symbol: str) -> Callable[[Tensor, Any], Any]:
     def augmented(self: Tensor, other: Any) -> Any:
         result = forward(self, other)
-        if result is NotImplemented:
-            return NotImplemented
+        if result is NotImplemented or self._weak:  # a number is not written to: the name gets another one
+            return result
         if (self._chain or self._no_grad_view) and is_held(self) and _is_stored_next(sys._getframe(1)):
             return result  # `c[i] += v`: the base is written next, and may then keep its old memory for backward
         return assign(self, result, f"{symbol}=", fresh=True)
@@ -176,7 +176,7 @@ def _install_in_place(op: Operation[..., Any]) -> None:
     primitive, function = op.primitive, op.function
 
     def in_place(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        result = apply(primitive, (self, *args), {}) if primitive is not None else function(self, *args, **kwargs)
+        result = primitive(self, *args) if primitive is not None else function(self, *args, **kwargs)
         return assign(self, result, f"{op.name}_", fresh=result is not self)
 
     in_place.__doc__ = f"``{op.name}``, written into this tensor."

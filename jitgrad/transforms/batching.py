@@ -255,6 +255,7 @@ def _traced(function: Callable[..., Any], mapped: _Mapped) -> _Element:
         tracer = graph.add_input(ShapedArray(tuple([int(n) for n in shape]), leaf.dtype, True))
         variables.append(graph.inputs[-1])
         stand_in = wrap(tracer)
+        stand_in._weak = leaf._weak
         if leaf._edge is not None and grad_mode.get():
             graph.differentiated = True
             recorder = InputRecorder()

@@ -25,7 +25,6 @@ from jitgrad.core.modes import forward, grad_mode
 from jitgrad.core.trace import atom_of, current_graph, stand_ins, tracing_into
 from jitgrad.eager import forget_plans
 from jitgrad.errors import GraphError, user_line
-from jitgrad.kernels.guards import NUMBERS
 from jitgrad.kernels.kernel import kernel_mode, logger
 from jitgrad.ops.linear import copy_of
 from jitgrad.tensor import Tensor, as_tensor
@@ -105,10 +104,7 @@ class JitFunction:
     def _inlined(self, arguments: Arguments, known: Sequence[Tensor] = ()) -> Any:
         """The function itself, on private tensors; results that share memory with ``known`` tensors are copied."""
         args, kwargs = arguments.replaced(
-            [
-                leaf if type(leaf) in NUMBERS else private(t)
-                for leaf, t in zip(arguments.leaves, arguments.tensors, strict=True)
-            ]
+            [leaf if is_weak(leaf) else private(t) for leaf, t in zip(arguments.leaves, arguments.tensors, strict=True)]
         )
         result = self._function(*args, **kwargs)
         if not known:

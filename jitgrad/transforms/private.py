@@ -84,7 +84,7 @@ def private(leaf: Any) -> Any:
     leaf = stand_in(leaf)
     if isinstance(leaf, np.ndarray):
         return _borrowing(as_tensor(leaf))
-    if isinstance(leaf, Tensor):
+    if isinstance(leaf, Tensor) and not leaf._weak:
         return _borrowing(leaf) if leaf._edge is None else _input(leaf)
     return leaf
 

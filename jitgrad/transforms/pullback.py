@@ -131,7 +131,6 @@ def pullback_function(
         def part(*moving: Tensor) -> list[Any]:
             whole: list[Any] = list(values)
             for i, v in zip(moved, moving, strict=True):
-                v._weak = whole[i]._weak
                 whole[i] = v
             table.update((id(bound[i - count]), v) for i, v in zip(hidden, whole[count:], strict=True))
             args, kwargs = arguments.replaced(whole[:count])
