@@ -39,6 +39,7 @@ from jitgrad.errors import (
     InPlaceError,
     JitgradError,
     LeakedTracerError,
+    NoGraphError,
     ShapeError,
     TracedValueError,
     UnsupportedError,
@@ -1060,6 +1061,60 @@ def test_operators_make_numbers_of_python_numbers_and_functions_arrays(n: Any, d
         found = np.asarray(jit(f)(n, x))
         assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_results_of_tracked_arguments_require_grad_as_without_jit() -> None:
+    """The expected answers are PyTorch's for the same functions."""
+    w = jg.tensor([4.0, 5.0], requires_grad=True)
+    h = w * 2.0
+    x = jg.tensor([1.0, 2.0], requires_grad=True)
+    y = jg.tensor([1.0, 2.0])
+
+    def partly(x: Any) -> Any:
+        with jg.no_grad():
+            a = x * w
+        return a, a * x, x.detach() * w
+
+    def written(x: Any) -> Any:
+        a, b = x.detach().clone(), x * 1.0
+        a[0] = x[1]
+        b[:] = x.detach()
+        return a, b, x.detach()[1:]
+
+    cases: list[tuple[Any, Any, list[bool]]] = [
+        (lambda x: x.detach(), x, [False]),
+        (lambda x: (x.detach() * 2).sum(), x, [False]),
+        (lambda x: (x * 2, x.detach() * 2), x, [True, False]),
+        (lambda x: x.detach() * w.detach(), x, [False]),
+        (lambda x: x.detach() * h, x, [True]),
+        (lambda x: x * h.detach(), y, [False]),
+        (lambda x: x * 1.0, x, [True]),
+        (lambda x: jg.ones(3), x, [False]),
+        (lambda x: (x > 1) * 1.0, x, [False]),
+        (lambda x: (x.argmax(), x.max()), x, [False, True]),
+        (lambda x: jit(lambda x: x.detach() * 3)(x) * x.detach(), x, [False]),
+        (lambda x: jg.checkpoint(lambda x: x.detach())(x), x, [False]),
+        (lambda x: jg.vmap(lambda x: x.detach())(x), x, [False]),
+        (lambda x: jg.grad(lambda q: (q**2).sum())(x.detach()), x, [False]),
+        (lambda x: jg.grad(lambda q: (q**2).sum())(x), x, [True]),
+        (partly, x, [False, True, True]),
+        (partly, y, [False, False, True]),
+        (written, x, [True, True, False]),
+    ]
+    for f, argument, wanted in cases:
+        function = jit(f)
+        for _ in range(2):
+            found = function(argument)
+            found = found if isinstance(found, tuple) else (found,)
+            assert [r.requires_grad for r in found] == wanted
+            assert [r.grad_fn is not None for r in found] == wanted
+    first, second = jit(lambda x: (x.detach() * 2, x * x))(x)
+    (first * second).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_array_equal(x.grad.numpy(), [4.0, 16.0])  # 2 a * 2 x at a = x
+    for f in (lambda x: (x.detach() * 2).sum(), lambda x: x.detach().sum()):
+        with pytest.raises(NoGraphError, match=r"made by detach\(\)"):
+            jit(f)(x).backward()
 
 
 def test_python_numbers_stay_weak_in_transforms() -> None:

@@ -24,39 +24,39 @@ from jitgrad.errors import AnomalyError, InPlaceError, ReleasedGraphError, Shape
 from jitgrad.kernels.kernel import entry_point, kernel_mode
 from jitgrad.ops.linear import convert, copy_of
 
-__all__ = ["Target", "check_memory", "reachable", "sweep"]
+__all__ = ["Target", "check_memory", "leading", "reachable", "sweep"]
 
 Target = tuple[Edge, int]
 """A leaf or a node, and which of its results."""
 
 
-def reachable(roots: Iterable[Edge]) -> list[GradNode]:
-    """Every node that the roots lead to, oldest first."""
+def reachable(roots: Iterable[Edge], since: int = 0) -> list[GradNode]:
+    """Every node that the roots lead to and that was recorded since a tick, oldest first."""
     seen: set[GradNode] = set()
-    stack = [r for r in roots if isinstance(r, GradNode)]
+    stack = [r for r in roots if isinstance(r, GradNode) and r.tick >= since]
     while stack:
         node = stack.pop()
         if node in seen:
             continue
         seen.add(node)
         for edge in node.edges or ():
-            if type(edge) is GradNode and edge not in seen:
+            if type(edge) is GradNode and edge not in seen and edge.tick >= since:
                 stack.append(edge)
     return sorted(seen, key=operator.attrgetter("tick"))
 
 
-def _leading(nodes: Sequence[GradNode], targets: set[Edge]) -> set[GradNode]:
+def leading(nodes: Sequence[GradNode], targets: set[Edge]) -> set[GradNode]:
     """The nodes from which a target can be reached (targets included).
 
     Where a released node led to is not known any more. It counts too if it is younger than a target, and raises when it
     is visited.
     """
-    leading: set[Any] = set(targets)
+    found: set[Any] = set(targets)
     oldest = min((t.tick for t in targets), default=0)
     for node in nodes:
-        if node.tick > oldest if node.edges is None else not leading.isdisjoint(node.edges):
-            leading.add(node)
-    return leading
+        if node.tick > oldest if node.edges is None else not found.isdisjoint(node.edges):
+            found.add(node)
+    return found
 
 
 def check_memory(node: GradNode) -> None:
@@ -271,7 +271,7 @@ def sweep(
         assert nodes is not None
         for edge, slot in targets:
             wanted.setdefault(edge, set()).add(slot)
-        state.only = _leading(nodes, set(wanted))
+        state.only = leading(nodes, set(wanted))
     if nodes is not None and (anomaly or any_writes()):
         for node in nodes:
             if node.edges is not None and (state.only is None or not state.only.isdisjoint(node.edges)):

@@ -357,6 +357,9 @@ def _trace(primitive: Primitive, operands: Sequence[Tensor], params: dict[str, A
             if graph is current_graph():
                 operands = [_lifted(t, a, graph) for t, a in zip(operands, atoms, strict=True)]
             _attach(recorder, needs, operands, results, mode)
+    elif not tracked:
+        for result in results:
+            _inherit_origin(operands, result)
     return results if primitive.outputs > 1 else results[0]
 
 

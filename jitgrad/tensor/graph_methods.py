@@ -190,11 +190,11 @@ def detach(self: Tensor) -> Tensor:
     tensor([ 9., 18.])
     """
     self = stand_in(self)
-    if isinstance(self._value, Tracer):
-        return stop_gradient_view(self)  # type: ignore[no-any-return]
-    alias = make(self._value, self._aval)
+    traced = isinstance(self._value, Tracer)
+    alias: Tensor = stop_gradient_view(self) if traced else make(self._value, self._aval)
     alias._origin = "detach"
-    share_memory(self, alias)
+    if not traced:
+        share_memory(self, alias)
     return alias
 
 

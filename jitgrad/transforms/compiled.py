@@ -22,6 +22,8 @@ class Pullback:
 
     function: Callable[..., list[Tensor]]
     hidden: list[int]  # which captured tensors are arguments of it
+    tracked: list[bool]  # which results have one: not what was detached
+    origins: list[str | None]  # why the others have none, where that is known
 
 
 @dataclass

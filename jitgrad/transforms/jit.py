@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.autodiff.node import next_tick
+from jitgrad.autodiff.node import Edge, GradNode, next_tick
+from jitgrad.autodiff.reverse import leading, reachable
 from jitgrad.compiler.draw import Drawing, draw
 from jitgrad.compiler.executable import Executable
 from jitgrad.compiler.explain import Explanation, explain
@@ -34,7 +35,7 @@ from jitgrad.transforms.arguments import Arguments, Parameters, is_weak
 from jitgrad.transforms.bindings import Bindings, stands_for_array
 from jitgrad.transforms.compiled import Compiled, Pullback, captured
 from jitgrad.transforms.numba_functions import numba_callback, numba_function
-from jitgrad.transforms.private import plain, private
+from jitgrad.transforms.private import InputRecorder, plain, private
 from jitgrad.transforms.pullback import pullback_function, record
 from jitgrad.transforms.recompiles import Watch
 from jitgrad.transforms.short_calls import ShortCalls
@@ -132,9 +133,13 @@ class JitFunction:
         return found
 
     def _trace(
-        self, arguments: Arguments, shapes: Sequence[tuple[int, ...]] | None = None
-    ) -> tuple[Graph, Structure, list[Any]]:
-        """The graph for these arguments (or others of the same types and ``shapes``), and the form of the results."""
+        self,
+        arguments: Arguments,
+        shapes: Sequence[tuple[int, ...]] | None = None,
+        edges: Sequence[Edge | None] | None = None,
+    ) -> tuple[Graph, Structure, list[Any], list[Tensor]]:
+        """The graph for these arguments (or others of the same types and ``shapes``), the form of the results, and the
+        tensors among them: recorded ones if the arguments have ``edges``."""
         start, caller = time.perf_counter(), user_line()
         graph = Graph(self._name, lines=True)
         stand_ins = []
@@ -143,17 +148,21 @@ class JitFunction:
             stand_in = wrap(graph.add_input(ShapedArray(shape, tensor.dtype, True)))
             stand_in._weak = is_weak(leaf)
             stand_ins.append(stand_in)
+        for stand_in, edge in zip(stand_ins, edges or (), strict=False):
+            stand_in._edge = edge
         args, kwargs = arguments.replaced(stand_ins)
-        token = grad_mode.set(False)
+        token = grad_mode.set(edges is not None)
         try:
             forget_plans()  # see keep_plan
             with tracing_into(graph):
                 leaves, structure = flatten(self._function(*args, **kwargs))
                 rest: list[Any] = []
+                tensors: list[Tensor] = []
                 for leaf in leaves:
                     if isinstance(leaf, Tensor | np.ndarray | np.generic):
                         tensor = as_tensor(leaf, f"jit, result of {self._name}")
                         graph.outputs.append(atom_of(tensor._value, graph, tensor))
+                        tensors.append(tensor)
                         rest.append(None)
                     else:
                         rest.append(leaf)
@@ -180,11 +189,11 @@ class JitFunction:
                 live.reads.append((t, copy))
             elif isinstance(t, Tensor) and _is_of_array(t):
                 live.reads.append((t._value, copy))
-        return live, structure, rest
+        return live, structure, rest, tensors
 
     def _compile(self, arguments: Arguments) -> Compiled:
         start = next_tick()
-        graph, structure, rest = self._trace(arguments)
+        graph, structure, rest, _ = self._trace(arguments)
         constants = captured(graph)
         arrays: dict[int, Tensor] = {}
         for c in constants:  # one tensor for an array, however often it met a traced value
@@ -240,9 +249,23 @@ class JitFunction:
             function = JitFunction(gradient, (), ())
             function._follows = False
             function._watch = None  # it is compiled anew when this function is, which tells of it
-            pullback = Pullback(function, hidden)
+            pullback = Pullback(function, hidden, *self._tracked(arguments, compiled, needs))
         compiled.pullbacks[needs] = pullback
         return pullback
+
+    def _tracked(
+        self, arguments: Arguments, compiled: Compiled, needs: tuple[int, ...]
+    ) -> tuple[list[bool], list[str | None]]:
+        """Which results depend on what is at ``needs`` by more than detached values, and why the others do not."""
+        start = next_tick()
+        edges = [GradNode(InputRecorder(), (), ()) if i in needs else None for i in range(len(arguments.leaves))]
+        results = self._trace(arguments, edges=edges)[
+            3
+        ]  # on its own: writes in place look different where they are recorded
+        nodes = reachable([t._edge for t in results if t._edge is not None], start)
+        sought: list[Any] = [e for e in (*edges, *(t._edge for t in compiled.sources)) if e is not None]
+        found = leading(nodes, set(sought))
+        return [t._edge in found for t in results], [t._origin for t in results]
 
     # ----------------------------------------------------------------- Numba
 

@@ -61,7 +61,7 @@ def _program(owner: _Jitted, arguments: Arguments, freeze: bool) -> tuple[Progra
     def trace(shapes: Sequence[tuple[int, ...]]) -> Traced:
         seen = Observation()
         with seen.watch():
-            graph, structure, leaves = owner._trace(arguments, shapes)
+            graph, structure, leaves, _ = owner._trace(arguments, shapes)
         read[:] = graph.reads or ()
         return Traced(graph, seen.axes, (structure, leaves))
 

@@ -31,13 +31,18 @@ def record(
     pullback: Pullback,
     tensors: Sequence[Tensor],
 ) -> None:
-    """Make the results ``tensors`` those of one node for the whole call, on ``inputs``: arguments and captured tensors."""
+    """Make those of the results ``tensors`` that have a gradient the results of one node for the whole call, on ``inputs``:
+    arguments and captured tensors."""
+    for tensor, origin in zip(tensors, pullback.origins, strict=True):
+        tensor._origin = origin
+    if not any(pullback.tracked):
+        return
     recorder = _CallRecorder(name, arguments, inputs, needs, pullback, [t._aval for t in tensors])
     edges = tuple([inputs[i]._edge for i in needs])
     slots = tuple([inputs[i]._slot for i in needs])
     node = GradNode(recorder, edges, tuple([t._value for t in inputs]), slots if any(slots) else None)
-    for slot, tensor in enumerate(tensors):
-        if tensor.dtype.kind == "f":
+    for slot, (tensor, tracked) in enumerate(zip(tensors, pullback.tracked, strict=True)):
+        if tracked:
             tensor._edge, tensor._slot = node, slot
 
 
