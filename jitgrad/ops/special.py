@@ -213,27 +213,34 @@ def _zero_or_ratio(x, y):
 
 
 @elementwise(
-    partials=[lambda out, x, y: log(y), lambda out, x, y: _zero_or_ratio(x, y)],
+    partials=[
+        lambda out, x, y: where((x == 0.0) & (y <= 0.0), 0.0, log(y)),
+        lambda out, x, y: _zero_or_ratio(x, y),
+    ],
     domain=(REAL, POSITIVE),
     reference=_scipy("xlogy"),
 )
 def xlogy(x, y):
     """``x * log(y)``, and 0 where ``x`` is 0 (NaN where ``y`` is NaN).
 
-    Derivative: ``log(y)`` and ``x / y``, which is 0 where ``x`` is 0.
+    Derivative: ``log(y)``, which is 0 where ``x`` is 0 and ``y`` not positive, and ``x / y``, which is 0 where ``x`` is 0.
     """
     return scalar.sel((x == 0.0) & ~scalar.isnan(y), 0.0, x * scalar.log(y))
 
 
 @elementwise(
-    partials=[lambda out, x, y: log1p(y), lambda out, x, y: _zero_or_ratio(x, 1.0 + y)],
+    partials=[
+        lambda out, x, y: where((x == 0.0) & (y <= -1.0), 0.0, log1p(y)),
+        lambda out, x, y: _zero_or_ratio(x, 1.0 + y),
+    ],
     domain=(REAL, Domain(-0.9, 3.0)),
     reference=_scipy("xlog1py"),
 )
 def xlog1py(x, y):
     """``x * log(1 + y)``, and 0 where ``x`` is 0 (NaN where ``y`` is NaN).
 
-    Derivative: ``log(1 + y)`` and ``x / (1 + y)``, which is 0 where ``x`` is 0.
+    Derivative: ``log(1 + y)``, which is 0 where ``x`` is 0 and ``1 + y`` not positive, and ``x / (1 + y)``, which is 0
+    where ``x`` is 0.
     """
     return scalar.sel((x == 0.0) & ~scalar.isnan(y), 0.0, x * scalar.log1p(y))
 

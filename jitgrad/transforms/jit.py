@@ -224,7 +224,9 @@ class JitFunction:
         if needs in compiled.pullbacks:
             return compiled.pullbacks[needs]
         # the gradient is traced on its own: it must be that of the very program that ran
-        again = self._trace(arguments)[0]
+        again, tracked, origins = self._tracked(arguments, compiled, needs)
+        if not same_program(compiled.graph, again):
+            again = self._trace(arguments)[0]  # writes in place look different where they are recorded
         if not same_program(compiled.graph, again):
             raise GraphError(
                 f"{self._title} gave another program when it was traced again for its gradient: "
@@ -249,23 +251,22 @@ class JitFunction:
             function = JitFunction(gradient, (), ())
             function._follows = False
             function._watch = None  # it is compiled anew when this function is, which tells of it
-            pullback = Pullback(function, hidden, *self._tracked(arguments, compiled, needs))
+            pullback = Pullback(function, hidden, tracked, origins)
         compiled.pullbacks[needs] = pullback
         return pullback
 
     def _tracked(
         self, arguments: Arguments, compiled: Compiled, needs: tuple[int, ...]
-    ) -> tuple[list[bool], list[str | None]]:
-        """Which results depend on what is at ``needs`` by more than detached values, and why the others do not."""
+    ) -> tuple[Graph, list[bool], list[str | None]]:
+        """A recorded trace, which of its results depend on what is at ``needs`` by more than detached values, and why the
+        others do not."""
         start = next_tick()
         edges = [GradNode(InputRecorder(), (), ()) if i in needs else None for i in range(len(arguments.leaves))]
-        results = self._trace(arguments, edges=edges)[
-            3
-        ]  # on its own: writes in place look different where they are recorded
+        graph, _, _, results = self._trace(arguments, edges=edges)
         nodes = reachable([t._edge for t in results if t._edge is not None], start)
         sought: list[Any] = [e for e in (*edges, *(t._edge for t in compiled.sources)) if e is not None]
         found = leading(nodes, set(sought))
-        return [t._edge in found for t in results], [t._origin for t in results]
+        return graph, [t._edge in found for t in results], [t._origin for t in results]
 
     # ----------------------------------------------------------------- Numba
 

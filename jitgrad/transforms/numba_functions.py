@@ -43,7 +43,7 @@ class _Jitted(Protocol):
 
     def _trace(
         self, arguments: Arguments, shapes: Sequence[tuple[int, ...]] | None = None
-    ) -> tuple[Graph, Structure, list[Any]]: ...
+    ) -> tuple[Graph, Structure, list[Any], list[Any]]: ...
 
 
 class _Text(str):
