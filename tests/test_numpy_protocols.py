@@ -300,7 +300,6 @@ def test_what_jitgrad_lacks_raises_with_its_name_and_advice() -> None:
     for call, name in (
         (lambda: np.fft.fft(t), r"np\.fft\.fft"),
         (lambda: np.apply_along_axis(np.sum, 0, t), r"np\.apply_along_axis"),
-        (lambda: np.block([t, t]), r"np\.block"),
         (lambda: np.setdiff1d(t, t), r"np\.setdiff1d"),
         (lambda: np.put(A.copy(), [0], t[0, 0]), r"np\.put"),
         (lambda: np.linalg.eig(t), r"np\.linalg\.eig"),

@@ -75,6 +75,14 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {
     "concat": lambda xp, x: xp.concatenate([x, x[:1], x * 2.0]),
     "concat last": lambda xp, x: xp.concat([x, x[:, 1:2]], axis=-1),
     "concat flat": lambda xp, x: xp.concatenate([x, x[0]], axis=None),
+    "block": lambda xp, x: xp.block([[x, x[:, :1]], [x[0], 2]]),
+    "block of higher ranks": lambda xp, x: xp.block([[x[None], x[0, 0] * xp.ones((3, 1))], [x[1], x[1, :1]]]),
+    "block 1d": lambda xp, x: xp.block([x[0], x[0, 0], x[1]]),
+    "block, deep": lambda xp, x: xp.block([[[x], [x[0]]]]),
+    "block of one": lambda xp, x: xp.block(x),
+    "ediff1d": lambda xp, x: xp.ediff1d(x * 1),
+    "ediff1d with ends": lambda xp, x: xp.ediff1d(x[0] * 1, x[1:], x[0, 0]),
+    "ediff1d of one": lambda xp, x: xp.ediff1d(x[0, :1] * 1, to_begin=x[0, 1]),
     "stack": lambda xp, x: xp.stack([x, x[::-1]], axis=1),
     "hstack": lambda xp, x: xp.hstack([x, x[:, :2]]),
     "hstack 1d": lambda xp, x: xp.hstack([x[0], x[1]]),
@@ -126,6 +134,19 @@ def test_dtypes_are_those_of_numpy(case: str, dtype: Any) -> None:
         result = CASES[case](jg, jg.tensor(x))
     assert result.dtype == expected.dtype
     np.testing.assert_array_equal(result.numpy(), expected)
+
+
+def test_blocks_and_differences_under_jit_and_vmap() -> None:
+    x = np.arange(6.0).reshape(2, 3) ** 2
+    blocks = lambda xp, v: xp.block([[v, 1], [2.0 * v, v[0]]])  # noqa: E731
+    for f in (blocks, lambda xp, v: xp.ediff1d(v, to_begin=v[:2])):
+        expected = np.stack([f(np, v) for v in x])
+        np.testing.assert_array_equal(jg.vmap(lambda v, f=f: f(jg, v))(x), expected)
+        np.testing.assert_array_equal(jg.jit(lambda v, f=f: f(jg, v))(x[0]), expected[0])
+        np.testing.assert_array_equal(jg.jit(lambda v, f=f: f(np, v))(x[0]), expected[0])
+    assert jg.ediff1d(np.float32([1, 3]), to_end=1.5).dtype == np.ediff1d(np.float32([1, 3]), to_end=1.5).dtype
+    assert jg.ediff1d(np.int8([1, 3]), to_end=1).dtype == np.ediff1d(np.int8([1, 3]), to_end=1).dtype
+    assert jg.block([np.float32([1]), np.int8([2])]).dtype == np.block([np.float32([1]), np.int8([2])]).dtype
 
 
 def test_joining_promotes_and_gradients_come_back_in_each_dtype() -> None:
@@ -340,6 +361,14 @@ X = jg.tensor(A34)
         (lambda: jg.pad(X, 1, mode="median"), UnsupportedError, "median"),
         (lambda: jg.pad(X, 1.5), UnsupportedError, "integers"),
         (lambda: jg.pad(jg.zeros(0), 1, mode="edge"), ShapeError, "no elements"),
+        (lambda: jg.block([]), ShapeError, "arrays is empty"),
+        (lambda: jg.block([[]]), ShapeError, r"arrays\[0\] is empty"),
+        (lambda: jg.block([[1], 2]), ShapeError, "different depths: 0, 1"),
+        (lambda: jg.block([(1, 2)]), UnsupportedError, r"arrays\[0\] is a tuple"),
+        (lambda: jg.block([[X], [X[:, 1:]]]), ShapeError, "differ"),
+        (lambda: jg.ediff1d([True, False]), DtypeError, "bool"),
+        (lambda: jg.ediff1d([1, 2], to_end=0.5), DtypeError, "to_end"),
+        (lambda: jg.ediff1d([1, 2], to_begin=[0.5]), DtypeError, "to_begin"),
         (lambda: jg.diagonal([1.0]), ShapeError, "2 axes"),
         (lambda: jg.diagonal(X, 0, 1, -1), ArgumentError, "both"),
         (lambda: jg.diag(1.0), ShapeError, "axes"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,18 @@ from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError, UnsupportedError
 from jitgrad.ops.axes import axis_of, index_of
 from jitgrad.ops.blocks import Call, operation, uniform
-from jitgrad.ops.linear import convert, expand, join, pile, place, positions_from, reshape_to, slice_view, take_at
+from jitgrad.ops.linear import (
+    convert,
+    copy_of,
+    expand,
+    join,
+    pile,
+    place,
+    positions_from,
+    reshape_to,
+    slice_view,
+    take_at,
+)
 from jitgrad.ops.shape import along, atleast_1d, atleast_2d, atleast_3d, ravel
 
 Array = np.ndarray[Any, Any]
@@ -186,6 +197,68 @@ def append(x: Any, values: Any, axis: int | None = None) -> Value:
     Derivative: each gets its part of the cotangent.
     """
     return concat((as_value(x, "append"), as_value(values, "append")), axis)
+
+
+@operation(
+    samples=lambda rng: [
+        Call(([[uniform(rng, 2, 2), uniform(rng, 2, 1)], [uniform(rng, 1, 2), uniform(rng, 1, 1)]],), {}),
+        Call(([uniform(rng, 2), uniform(rng), uniform(rng, 3)],), {}),
+        Call(([[uniform(rng, 3)], [uniform(rng, 2, 3)]],), {}),
+        Call(([[[uniform(rng, 2)], [uniform(rng, 2)]]],), {}),
+        Call((uniform(rng, 2, 2),), {}),
+    ],
+)
+def block(arrays: Any) -> Value:
+    """An array of blocks: innermost lists are joined along the last axis, the lists around them along the axis before, ...
+
+    Blocks of fewer axes get axes of extent 1 in front. The result has the common dtype. Raises ShapeError where blocks do
+    not fit or lists are empty or of different depths, UnsupportedError for tuples. Derivative: each block gets its part
+    of the cotangent.
+
+    >>> import jitgrad as jg
+    >>> jg.block([[jg.eye(2), jg.zeros((2, 1))], [jg.ones((1, 2)), 5.0]])
+    tensor([[1., 0., 0.],
+            [0., 1., 0.],
+            [1., 1., 5.]])
+    """
+    depth = _depth(arrays, "arrays")
+    blocks = _one_dtype([as_value(a, "block") for a in _leaves(arrays)], None, "block")
+    if not depth:
+        return copy_of(blocks[0])
+    ndim = max(depth, *(b.ndim for b in blocks))
+    blocks = [reshape_to(b, shape=(1,) * (ndim - b.ndim) + b.shape) if b.ndim < ndim else b for b in blocks]
+    return _assembled(arrays, iter(blocks), ndim - depth)
+
+
+def _depth(tree: Any, where: str) -> int:
+    """How deep the lists of blocks are nested, the same everywhere."""
+    if isinstance(tree, tuple):
+        raise UnsupportedError(f"block takes lists of arrays, but {where} is a tuple")
+    if not isinstance(tree, list):
+        return 0
+    depths = {_depth(part, f"{where}[{i}]") for i, part in enumerate(tree)}
+    if not depths:
+        raise ShapeError(f"block: the list {where} is empty")
+    if len(depths) > 1:
+        raise ShapeError(
+            f"block: the parts of {where} are lists of different depths: {', '.join(map(str, sorted(depths)))}"
+        )
+    return depths.pop() + 1
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, list):
+        for part in tree:
+            yield from _leaves(part)
+    else:
+        yield tree
+
+
+def _assembled(tree: Any, blocks: Iterator[Value], axis: int) -> Value:
+    """The next blocks, as many as are in the nested lists, joined along ``axis`` and those behind it."""
+    if not isinstance(tree, list):
+        return next(blocks)
+    return _joined([_assembled(part, blocks, axis + 1) for part in tree], axis, "block")
 
 
 # --------------------------------------------------------------------------- splitting

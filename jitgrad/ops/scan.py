@@ -9,7 +9,7 @@ import numpy as np
 from jitgrad.core.aval import result_dtype
 from jitgrad.core.dispatch import as_value, constant
 from jitgrad.core.primitive import Value
-from jitgrad.errors import ArgumentError, ShapeError
+from jitgrad.errors import ArgumentError, DtypeError, ShapeError
 from jitgrad.ops.axes import axis_of, index_of
 from jitgrad.ops.blocks import Call, operation
 from jitgrad.ops.comparison import not_equal
@@ -19,7 +19,7 @@ from jitgrad.ops.recurrence import cumulative_product, cumulative_sum_along
 from jitgrad.ops.reduction import Axis, cast
 from jitgrad.ops.shape import along
 
-__all__ = ["cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff"]
+__all__ = ["cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff", "ediff1d"]
 
 
 def _scan_samples(rng: np.random.Generator) -> list[Call]:
@@ -200,3 +200,34 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
         earlier = slice_view(x, index=(*before, (None, -1, None)))
         x = not_equal(later, earlier) if x.dtype.kind == "b" else subtract(later, earlier)
     return x
+
+
+@operation(
+    samples=lambda rng: [
+        Call((rng.uniform(-2.0, 2.0, (2, 3)),), {}),
+        Call((rng.uniform(-2.0, 2.0, 4), rng.uniform(-2.0, 2.0, 2), rng.uniform(-2.0, 2.0, ())), {}),
+        Call((rng.uniform(-2.0, 2.0, 1),), {"to_begin": rng.uniform(-2.0, 2.0, (2, 2))}),
+    ]
+)
+def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> Value:
+    """Differences of neighbours among all elements in C order, with ``to_begin`` before and ``to_end`` behind them.
+
+    The result is 1-d and has the dtype of ``x``. Raises DtypeError for booleans, and where ``to_begin`` or ``to_end`` are of
+    another kind (floats beside integers). Derivative: -1 and 1 for the two neighbours, the cotangent for what is added.
+
+    >>> import jitgrad as jg
+    >>> jg.ediff1d([1.0, 4.0, 9.0], to_end=0)
+    tensor([3., 5., 0.])
+    """
+    x = as_value(x, "ediff1d")
+    if x.dtype.kind == "b":
+        raise DtypeError("ediff1d is not defined for bool operands; jg.diff tells whether neighbours differ")
+    flat = x.reshape(-1)
+    parts = [slice_view(flat, index=((1, None, None),)) - slice_view(flat, index=((None, -1, None),))]
+    for what, given, at in (("to_begin", to_begin, 0), ("to_end", to_end, 2)):
+        if given is not None:
+            value = as_value(given, f"ediff1d: {what}")
+            if not np.can_cast(value.dtype, x.dtype, "same_kind"):
+                raise DtypeError(f"ediff1d: {what} of dtype {value.dtype} beside differences of dtype {x.dtype}")
+            parts.insert(at, (value if value.dtype == x.dtype else convert(value, dtype=x.dtype)).reshape(-1))
+    return join(*parts, axis=0) if len(parts) > 1 else parts[0]

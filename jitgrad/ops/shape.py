@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,6 @@ from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, ShapeError
 from jitgrad.ops.axes import axes_of, axis_of, index_of, reduced_axes, shape_of
 from jitgrad.ops.blocks import Call, operation, uniform
-from jitgrad.ops.comparison import greater_equal, less_equal
 from jitgrad.ops.linear import (
     convert,
     copy_of,
@@ -619,8 +619,9 @@ def _triangle(x: Any, k: Any, what: str, keep: Any) -> Value:
     if x.ndim == 0:
         raise ShapeError(f"{what} takes at least 1 axis, not a scalar")
     rows = x.shape[-2] if x.ndim > 1 else x.shape[-1]  # as NumPy: a 1-d array is each row of a square matrix
-    row, column = indices_of(rows, x), indices_of(x.shape[-1], x)
-    mask = keep(reshape_to(row, shape=(rows, 1)) + index_of(k, f"{what}: k"), column)
+    # operators mean the same of ndarrays, which cost less than tensors
+    row, column = (indices_of(n, x) if x.is_traced else np.arange(n) for n in (rows, x.shape[-1]))
+    mask = keep(row.reshape(rows, 1) + index_of(k, f"{what}: k"), column)
     return where(mask, x, False if x.dtype.kind == "b" else 0)
 
 
@@ -632,7 +633,7 @@ def tril(x: Any, k: int = 0) -> Value:
 
     Derivative: the lower triangles of the cotangent, structural zeros above.
     """
-    return _triangle(x, k, "tril", greater_equal)
+    return _triangle(x, k, "tril", operator.ge)
 
 
 @operation(samples=lambda rng: [Call((uniform(rng, 3, 4),), {}), Call((uniform(rng, 2, 3, 3),), {"k": 1})], method=True)
@@ -641,4 +642,4 @@ def triu(x: Any, k: int = 0) -> Value:
 
     Derivative: the upper triangles of the cotangent, structural zeros below.
     """
-    return _triangle(x, k, "triu", less_equal)
+    return _triangle(x, k, "triu", operator.le)
