@@ -360,7 +360,10 @@ def ranked_positions(x, *, axes, fractions):
     below = [int(f * last) for f in fractions]
     chosen = _ranked(rows, (*below, *(min(b + 1, last) for b in below)))
     others = tuple(i for i in range(x.ndim) if i not in axes)
-    found = flat_offsets(x.shape, axes)[chosen] + flat_offsets(x.shape, others)[:, None]
+    if (*others, *axes) == tuple(range(x.ndim)):  # the rows lie one after the other
+        found = chosen + (last + 1) * np.arange(len(rows))[:, None]
+    else:
+        found = flat_offsets(x.shape, axes)[chosen] + flat_offsets(x.shape, others)[:, None]
     return np.ascontiguousarray(found.T).reshape(2 * len(fractions), *dropped_shape(x.shape, axes))
 
 
@@ -381,24 +384,27 @@ def median(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """
     x = floating(as_value(x, "median"), None, "median")
     axes = axes_of(axis, x.ndim, "median: axis")
-    found = _interpolated(x, axes, np.array([0.5]))
-    return kept(reshape_to(found, shape=found.shape[1:]), x, axes, keepdims)
+    return kept(_interpolated(x, axes, np.array([0.5])), x, axes, keepdims)
 
 
 def _interpolated(x: Value, axes: tuple[int, ...], fractions: Array) -> Value:
-    """The values below which these fractions of the elements lie, as first axis; between two elements, a weighted mean."""
-    if extent_of(x.shape, axes) == 0:
-        return expand(constant(np.nan, x.dtype, x), shape=(fractions.size, *dropped_shape(x.shape, axes)))
+    """The values below which these fractions of the elements lie, as first axis if there are several; between two elements,
+    a weighted mean."""
     count = fractions.size
+    if extent_of(x.shape, axes) == 0:
+        shape = dropped_shape(x.shape, axes)
+        return expand(constant(np.nan, x.dtype, x), shape=shape if count == 1 else (count, *shape))
     both = gather(x, ranked_positions(x, axes=axes, fractions=tuple(fractions.tolist())))
-    low, high = slice_view(both, index=((0, count, None),)), slice_view(both, index=((count, None, None),))
+    low = slice_view(both, index=(0,) if count == 1 else ((0, count, None),))
     if count == 1 and not x.is_traced:
         place = float(fractions[0]) * _last_index(x, axes)
         weight = place - int(place)
-        return low * (1.0 - weight) + high * weight if weight else low
+        return low * (1.0 - weight) + slice_view(both, index=(1,)) * weight if weight else low
+    high = slice_view(both, index=(1,) if count == 1 else ((count, None, None),))
     places = constant(fractions if count != 1 else fractions[0], np.float64, x) * _last_index(x, axes)
     weights = convert(places - floor(places), dtype=x.dtype)
-    weights = reshape_to(weights, shape=(count, *(1,) * (both.ndim - 1)))
+    if count != 1:
+        weights = reshape_to(weights, shape=(count, *(1,) * (both.ndim - 1)))
     # no weight: nothing is taken from the neighbour, which may be infinite
     return low * (1.0 - weights) + where(equal(weights, 0.0), 0.0, high * weights)
 
@@ -466,7 +472,7 @@ def quantile(x: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> Va
     wanted = shares(q, 1.0, "quantile")
     axes = axes_of(axis, x.ndim, "quantile: axis")
     mixed = _interpolated(x, axes, wanted.reshape(-1).astype(np.float64))
-    rest = kept_shape(x.shape, axes) if keepdims else mixed.shape[1:]
+    rest = kept_shape(x.shape, axes) if keepdims else dropped_shape(x.shape, axes)
     return reshape_to(mixed, shape=(*wanted.shape, *rest))
 
 
