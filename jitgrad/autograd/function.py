@@ -29,8 +29,8 @@ from jitgrad.errors import (
 )
 from jitgrad.ops.linear import convert, copy_of, sum_to
 from jitgrad.tensor import Tensor, as_tensor
-from jitgrad.tensor.engine import kept
 from jitgrad.tensor.inplace import take_history
+from jitgrad.tensor.recording import kept
 from jitgrad.tensor.storage import share_memory
 from jitgrad.tensor.tensor import make
 from jitgrad.tensor.traced_memory import in_one_memory

@@ -12,7 +12,7 @@ from jitgrad.core.modes import grad_mode
 from jitgrad.core.trace import current_graph
 from jitgrad.errors import ArgumentError, DtypeError, GradientWarning, UnsupportedError
 from jitgrad.ops.linear import convert, copy_of
-from jitgrad.tensor.engine import as_tensor
+from jitgrad.tensor.operands import as_tensor
 from jitgrad.tensor.storage import storage_of
 from jitgrad.tensor.tensor import Tensor, make
 

@@ -26,7 +26,7 @@ from jitgrad.errors import (
     user_line,
 )
 from jitgrad.ops.linear import copy_of, stop_gradient_view
-from jitgrad.tensor.engine import as_tensor
+from jitgrad.tensor.operands import as_tensor
 from jitgrad.tensor.storage import is_held, share_memory, storage_of
 from jitgrad.tensor.tensor import Tensor, make
 from jitgrad.tensor.traced_memory import check_followed, check_parted

@@ -35,7 +35,7 @@ from jitgrad.ops.linear import (
     to_numpy_index,
 )
 from jitgrad.ops.selection import where
-from jitgrad.tensor.engine import as_tensor
+from jitgrad.tensor.operands import as_tensor
 from jitgrad.tensor.storage import (
     aliased,
     history_edge,

@@ -15,8 +15,9 @@ from jitgrad.core.primitive import Elementwise
 from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import operations
 from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
-from jitgrad.tensor.engine import binary_function, fold_function, is_operand, number_operator, unary_function
 from jitgrad.tensor.inplace import assign, set_item
+from jitgrad.tensor.operands import is_operand, number_operator
+from jitgrad.tensor.short_way import binary_function, fold_function, unary_function
 from jitgrad.tensor.storage import is_held
 from jitgrad.tensor.tensor import Tensor
 from jitgrad.tensor.views import get_item, view_method

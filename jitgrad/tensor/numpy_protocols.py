@@ -19,8 +19,9 @@ from jitgrad.core.primitive import Elementwise, Primitive
 from jitgrad.errors import ConversionError, UnsupportedError
 from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import public_names
-from jitgrad.tensor.engine import as_tensor, binary_function, unary_function
 from jitgrad.tensor.inplace import assign
+from jitgrad.tensor.operands import as_tensor
+from jitgrad.tensor.short_way import binary_function, unary_function
 from jitgrad.tensor.tensor import Tensor
 
 __all__ = ["METHODS"]

@@ -22,7 +22,7 @@ from jitgrad.core.modes import FORWARD, anomaly_mode, grad_mode, recording_mode,
 from jitgrad.eager import Recorder
 from jitgrad.errors import GraphError, user_line
 from jitgrad.tensor import Tensor, as_tensor
-from jitgrad.tensor.engine import kept
+from jitgrad.tensor.recording import kept
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.private import leave, private, wants_tensors
 from jitgrad.transforms.trees import flatten

@@ -29,7 +29,7 @@ from jitgrad.errors import GraphError, user_line
 from jitgrad.kernels.kernel import kernel_mode, logger
 from jitgrad.ops.linear import copy_of
 from jitgrad.tensor import Tensor, as_tensor
-from jitgrad.tensor.engine import wrap
+from jitgrad.tensor.operands import wrap
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.arguments import Arguments, Parameters, is_weak
 from jitgrad.transforms.bindings import Bindings, stands_for_array

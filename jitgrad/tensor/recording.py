@@ -1,0 +1,105 @@
+"""Giving results their place in the graph: whether a node is made, what it keeps, and why a result has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.reverse import fingerprints
+from jitgrad.core.graph import Tracer
+from jitgrad.core.memory import owner
+from jitgrad.core.modes import ANOMALY, FORWARD, grad_mode
+from jitgrad.core.primitive import Custom, Primitive
+from jitgrad.eager import Plan, Recorder, recorder_for
+from jitgrad.errors import user_line
+from jitgrad.tensor.tensor import Tensor
+
+__all__ = ["attach", "inherit_origin", "kept", "kept_values", "record", "tracked_operands"]
+
+_FIRST = (0,)
+
+
+def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Give the results their place in the graph, if an operand is tracked and grad mode is on."""
+    mode = grad_mode.get()
+    if mode is True and len(operands) == 1:
+        recorder = plan.recorders.get(_FIRST)  # there is one only where the result is differentiable
+        operand = operands[0]
+        if recorder is not None and recorder.outputs == 1 and not operand._slot:
+            result = results[0]
+            result._edge = GradNode(recorder, (operand._edge,), kept_values(recorder, operands, results))
+            return
+    needs = tracked_operands(plan.primitive, operands, results, mode)
+    if needs:
+        # a tangent reads the values that a cotangent reads, unless the two have rules of their own
+        recorder = recorder_for(plan, needs, mode == FORWARD and isinstance(plan.primitive.rule, Custom))
+        attach(recorder, needs, operands, results, mode)
+
+
+def tracked_operands(
+    primitive: Primitive, operands: Sequence[Tensor], results: Sequence[Tensor], mode: Any
+) -> tuple[int, ...]:
+    """The operands that a gradient goes on to; where there is none, the results know why."""
+    differentiable = primitive.differentiable
+    needs = tuple([i for i, t in enumerate(operands) if t._edge is not None and differentiable(i)])
+    if not mode or not needs:
+        if any(t._edge is not None for t in operands):
+            _explain(results, f"nondiff:{primitive.name}" if mode else "no_grad")
+        return ()
+    if not any(r._aval.dtype.kind == "f" for r in results):
+        _explain(results, f"nondiff:{primitive.name}")
+        return ()
+    return needs
+
+
+def attach(
+    recorder: Recorder, needs: tuple[int, ...], operands: Sequence[Tensor], results: Sequence[Tensor], mode: Any
+) -> None:
+    """Make a node and hang the results on it."""
+    residuals = kept_values(recorder, operands, results)
+    edges = tuple([operands[i]._edge for i in needs])
+    slots = tuple([operands[i]._slot for i in needs])
+    node = GradNode(recorder, edges, residuals, slots if any(slots) else None)
+    if mode == ANOMALY:
+        node.where = user_line()
+        node.prints = fingerprints(residuals)
+    for slot, result in enumerate(results):
+        if result._aval.dtype.kind == "f":
+            result._edge = node
+            if slot:
+                result._slot = slot
+
+
+def kept_values(recorder: Recorder, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Any, ...]:
+    """What a node keeps for its backward."""
+    if not recorder.keep:
+        return ()
+    count = len(operands)
+    return tuple([kept(operands[i] if i < count else results[i - count]) for i in recorder.keep])
+
+
+def inherit_origin(operands: Sequence[Tensor], result: Tensor) -> None:
+    """Why an operand is untracked explains why the result is."""
+    for operand in operands:
+        if operand._origin is not None:
+            result._origin = operand._origin
+            if operand._origin != "numpy":  # the less innocent cause
+                return
+
+
+def _explain(results: Sequence[Tensor], origin: str) -> None:
+    for result in results:
+        result._origin = origin
+
+
+def kept(tensor: Tensor) -> Any:
+    """The array that a node keeps: a small part of a larger memory is copied, so that writes need not copy the whole."""
+    array = tensor._value
+    if tensor._storage is not None and not isinstance(array, Tracer):
+        memory = owner(array)
+        if memory is not array and isinstance(memory, np.ndarray) and 2 * array.size <= memory.size:
+            return array.copy()
+    return array

@@ -1,0 +1,159 @@
+"""The short way of operations: a call whose plan is found at once runs and is recorded without detours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from jitgrad.autodiff.node import GradNode, next_tick
+from jitgrad.core.graph import Extent
+from jitgrad.core.modes import grad_mode
+from jitgrad.core.primitive import Elementwise, Primitive
+from jitgrad.eager import keep_plan, recorder_for
+from jitgrad.tensor.operands import SCALARS, as_tensor, is_operand, number_constant
+from jitgrad.tensor.recording import kept_values, record
+from jitgrad.tensor.tensor import Tensor
+
+__all__ = ["binary_function", "fold_function", "unary_function"]
+
+_MISSING: Final = object()
+_new = object.__new__
+_empty = np.empty
+_is_enabled = grad_mode.get
+_BOTH, _FIRST, _SECOND = (0, 1), (0,), (1,)
+
+
+def unary_function(primitive: Primitive, general: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A primitive of one operand, as a function that does the usual case without detours: that of a tensor by whose aval alone
+    a plan is found; ``general`` does the others, wrong arguments included (without it they must be tensors)."""
+    plans = primitive.plans
+    differentiable = primitive.rule is not None
+    elementwise = isinstance(primitive.impl, Elementwise)
+    if general is None:
+        general = primitive
+
+    def function(self: Any = _MISSING, /, *rest: Any, **named: Any) -> Any:
+        if rest or named:
+            return general(*(() if self is _MISSING else (self,)), *rest, **named)
+        try:
+            plan = plans[(self._aval,)]
+        except (KeyError, AttributeError):
+            return general() if self is _MISSING else general(self)
+        x = self._value
+        if elementwise:
+            out = _empty(plan.shape, plan.dtype)
+            plan.entry(x, out)
+        else:
+            out = plan.run(x)
+        result = _new(Tensor)
+        result._value = out
+        result._aval = plan.aval
+        edge = self._edge
+        if edge is None:
+            if self._origin is not None:
+                result._origin = self._origin
+        else:
+            if not differentiable or self._slot or _is_enabled() is not True:
+                record(plan, (self,), (result,))
+                return result
+            try:
+                recorder = plan.recorders[_FIRST]
+            except KeyError:
+                recorder = recorder_for(plan, _FIRST)
+            result._edge = node = _new(GradNode)
+            node.recorder = recorder
+            node.edges = (edge,)
+            node.residuals = (
+                recorder.save(x, out) if self._storage is None else kept_values(recorder, (self,), (result,))
+            )
+            node.tick = next_tick()
+        return result
+
+    return function
+
+
+def binary_function(primitive: Primitive, general: Callable[..., Any] | None = None) -> Callable[[Tensor, Any], Any]:
+    """An elementwise primitive of two operands, as an operator that does the usual case without detours; ``general`` does
+    the others."""
+    plans = primitive.plans
+    differentiable = primitive.rule is not None
+    if general is None:
+        general = primitive
+
+    def function(self: Tensor, other: Any) -> Any:
+        given = other
+        if type(other) is not Tensor:
+            kind = type(other)
+            if kind is Extent:  # read from a shape by the user's code: a number like any other
+                other, kind = int(other), int
+            if (kind is float or kind is int) and self._aval.dtype.kind == "f":
+                other = number_constant(other, self._aval.dtype)
+            elif not is_operand(other):
+                return NotImplemented
+            elif kind in SCALARS:
+                return general(self, other)
+            else:
+                other = as_tensor(other)
+        try:
+            plan = plans[self._aval, other._aval]
+        except KeyError:
+            return general(self, given)
+        x = self._value
+        y = other._value
+        out = _empty(plan.shape, plan.dtype)
+        plan.entry(x, y, out)
+        result = _new(Tensor)
+        result._value = out
+        result._aval = plan.aval
+        first = self._edge
+        second = other._edge
+        if first is None:
+            if second is None:
+                origin = self._origin or other._origin
+                if origin is not None:
+                    result._origin = origin
+                return result
+            needs: tuple[int, ...] = _SECOND
+            edges: tuple[Any, ...] = (second,)
+        elif second is None:
+            needs, edges = _FIRST, (first,)
+        else:
+            needs, edges = _BOTH, (first, second)
+        if not differentiable or self._slot or other._slot or _is_enabled() is not True:
+            record(plan, (self, other), (result,))
+            return result
+        try:
+            recorder = plan.recorders[needs]
+        except KeyError:
+            recorder = recorder_for(plan, needs)
+        result._edge = node = _new(GradNode)
+        node.recorder = recorder
+        node.edges = edges
+        node.residuals = (
+            recorder.save(x, y, out)
+            if self._storage is None and other._storage is None
+            else kept_values(recorder, (self, other), (result,))
+        )
+        node.tick = next_tick()
+        return result
+
+    return function
+
+
+def fold_function(primitive: Primitive, general: Callable[..., Any]) -> Callable[..., Any]:
+    """A reduction as a function that does the usual case, one tensor over all axes, without detours; ``general`` does the
+    others."""
+    plans = primitive.plans
+
+    def first_time(*args: Any, **kwargs: Any) -> Any:
+        result = general(*args, **kwargs)
+        if len(args) == 1 and not kwargs and type(args[0]) is Tensor:
+            aval = args[0]._aval
+            plan = plans.get(((aval,), ("axes", tuple(range(aval.ndim)))))
+            if plan is not None:
+                keep_plan(plans, (aval,), plan)
+        return result
+
+    return unary_function(primitive, first_time)
