@@ -621,7 +621,7 @@ def _triangle(x: Any, k: Any, what: str, keep: Any) -> Value:
     rows = x.shape[-2] if x.ndim > 1 else x.shape[-1]  # as NumPy: a 1-d array is each row of a square matrix
     # operators mean the same of ndarrays, which cost less than tensors
     row, column = (indices_of(n, x) if x.is_traced else np.arange(n) for n in (rows, x.shape[-1]))
-    mask = keep(row.reshape(rows, 1) + index_of(k, f"{what}: k"), column)
+    mask = keep(row[:, None] + index_of(k, f"{what}: k"), column)
     return where(mask, x, False if x.dtype.kind == "b" else 0)
 
 
