@@ -1,8 +1,8 @@
-"""Matrix products that need not be made whole: sums of products, and products of operands that repeat.
+"""Matrix products that need not be made whole: those of operands that repeat.
 
-The sum over the columns of ``x @ y`` is ``x`` times the sum over the columns of ``y``, and likewise for rows; a product
-with equal columns is one column. Gradients are full of both, since broadcasting and sums are each other's transposes:
-``(points - centre) @ w`` gives a sum of a product, ``sum(points @ w)`` a product with repeated columns.
+A product with equal columns is one column, and likewise for rows. Gradients of sums of products are such: broadcasting is
+the transpose of a sum. (The sum of a product as a product of sums would save more, and is not done: where an operand is
+infinite or its sum overflows, it differs.)
 """
 
 from __future__ import annotations
@@ -11,30 +11,20 @@ from jitgrad.compiler.rewriting import Part, rewritten
 from jitgrad.core.graph import Atom, Graph, Node
 from jitgrad.core.primitive import Value
 from jitgrad.core.trace import trace
-from jitgrad.ops.elementwise import negative
-from jitgrad.ops.linear import expand, kept_shape, reshape_to, sum_over
+from jitgrad.ops.linear import expand, kept_shape
 from jitgrad.ops.products import matrix_product
 
 __all__ = ["reduce_products"]
 
 
 def reduce_products(graph: Graph) -> Graph:
-    """Sum operands instead of products, and repeat products instead of operands.
-
-    Only the rounding of sums changes, as long as the sum of an operand is in the range of its dtype. What is not finite
-    is not finite either way, but may be infinite where the whole product has zeros times infinity, and so NaN.
-    """
+    """Repeat products instead of operands."""
     if not any(node.primitive is matrix_product for node in graph.nodes):
         return graph
     made_by: dict[Atom, Node] = {}
-    uses: dict[Atom, int] = {}
-    for atom in (*(a for node in graph.nodes for a in node.inputs), *graph.outputs):
-        uses[atom] = uses.get(atom, 0) + 1
 
     def visit(node: Node) -> Part | None:
         made_by.update(dict.fromkeys(node.outputs, node))
-        if node.primitive is sum_over:
-            return _sum_of_product(node, made_by, uses)
         return _product_of_repeated(node, made_by) if node.primitive is matrix_product else None
 
     return rewritten(graph, visit)
@@ -44,31 +34,6 @@ def _free_axes(product: Node) -> tuple[int, int]:
     """The axis of the first operand that becomes the rows of the product, and that of the second for the columns."""
     x, y = product.inputs
     return x.aval.ndim - (1 if product.params["ta"] else 2), y.aval.ndim - (2 if product.params["tb"] else 1)
-
-
-def _sum_of_product(total: Node, made_by: dict[Atom, Node], uses: dict[Atom, int]) -> Part | None:
-    """A sum over rows or columns of a product that nobody else needs, as the product of sums."""
-    node, turned = made_by.get(total.inputs[0]), False
-    if node is not None and node.primitive is negative.primitive and uses[node.outputs[0]] == 1:
-        node, turned = made_by.get(node.inputs[0]), True
-    if node is None or node.primitive is not matrix_product or uses[node.outputs[0]] != 1:
-        return None
-    params, axes, aval = node.params, total.params["axes"], node.outputs[0].aval
-    summed = [axis in axes for axis in (aval.ndim - 2, aval.ndim - 1)]
-    if not any(summed) or aval.dtype.kind != "f" or not aval.size:  # infinity times an empty sum is NaN
-        return None
-
-    def product_of_sums(*operands: Value) -> list[Value]:
-        made = list(operands)
-        if turned:
-            first = summed.index(True)
-            made[first] = negative(made[first])
-        for i, (is_summed, axis) in enumerate(zip(summed, _free_axes(node), strict=True)):
-            if is_summed:
-                made[i] = reshape_to(sum_over(made[i], axes=(axis,)), shape=kept_shape(made[i].shape, (axis,)))
-        return [sum_over(matrix_product(*made, **params), axes=axes)]
-
-    return Part(trace(product_of_sums, [a.aval for a in node.inputs], node.primitive.name), node.inputs)
 
 
 def _product_of_repeated(product: Node, made_by: dict[Atom, Node]) -> Part | None:

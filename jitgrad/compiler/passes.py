@@ -1,4 +1,4 @@
-"""Passes from graph to graph. None changes a value, NaN and infinities included, but for sums (``contractions.py``)."""
+"""Passes from graph to graph. None changes a value, NaN and infinities included."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@ may change."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import keyword
 import types
@@ -175,7 +176,8 @@ def _walked(function: Callable[..., Any], names: set[str]) -> Iterator[tuple[Any
             continue
         if isinstance(value, types.FunctionType):
             for cell in value.__closure__ or ():
-                pending.append((getattr(cell, "cell_contents", None), cell, (_CELL,)))
+                with contextlib.suppress(ValueError):  # an empty one
+                    pending.append((cell.cell_contents, cell, (_CELL,)))
             pending += [(held, held, ()) for held in (value.__defaults__, value.__kwdefaults__)]
             space = value.__globals__
             if _is_users(str(space.get("__name__"))):

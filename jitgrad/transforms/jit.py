@@ -153,8 +153,8 @@ class JitFunction:
         args, kwargs = arguments.replaced(stand_ins)
         token = grad_mode.set(edges is not None)
         try:
-            forget_plans()  # see keep_plan
             with tracing_into(graph):
+                forget_plans()  # see keep_plan; not before, when other threads still keep theirs
                 leaves, structure = flatten(self._function(*args, **kwargs))
                 rest: list[Any] = []
                 tensors: list[Tensor] = []
