@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -909,3 +910,54 @@ def test_a_captured_array_of_counts_is_read_again() -> None:
     np.testing.assert_array_equal(function(x), np.repeat(x, counts))
     counts = np.array([1, 1, 3])
     np.testing.assert_array_equal(function(x), np.repeat(x, counts))
+
+
+class _Model:
+    def __init__(self) -> None:
+        self.weights = jg.tensor([1.0, 2.0], requires_grad=True)
+        self.traces = 0
+
+    @functools.partial(jit, static_argnums=0)
+    def loss(self, x: Any) -> Any:
+        return jg.sum((self.weights * x) ** 2)
+
+    @functools.partial(jit, static_argnames="self")
+    def scaled(self, x: Any) -> Any:
+        self.traces += 1
+        return self.weights * x
+
+
+def test_attributes_of_static_arguments_are_followed() -> None:
+    model, x = _Model(), jg.tensor([1.0, 1.0])
+    assert model.loss(x).item() == 5.0
+    model.weights = jg.tensor([10.0, 20.0], requires_grad=True)
+    loss = model.loss(x)
+    assert loss.item() == 500.0
+    loss.backward()
+    assert model.weights.grad is not None
+    np.testing.assert_array_equal(model.weights.grad.numpy(), [20.0, 40.0])
+
+
+def test_other_jitted_methods_are_no_places_of_a_weight() -> None:
+    model, x = _Model(), np.ones(2)
+    model.loss(x)
+    model.scaled(x)
+    traces = model.traces
+    for _ in range(4):
+        model.loss(x)
+        model.scaled(x)
+    assert model.traces == traces
+
+
+def test_an_empty_cell_is_none() -> None:
+    weights = np.array([1.0, 2.0])
+
+    def made(define: bool) -> Callable[..., Any]:
+        def function(x: Any) -> Any:
+            return later if x.ndim > 5 else x * weights
+
+        if define:
+            later = 1.0
+        return function
+
+    np.testing.assert_array_equal(jit(made(False))(np.ones(2)), weights)

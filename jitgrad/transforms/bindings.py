@@ -22,6 +22,7 @@ __all__ = ["Bindings", "stands_for_array"]
 _MOST_OBJECTS: Final = 4096  # looked at for one function, nearest first
 _FOLLOWED: Final = (types.FunctionType, staticmethod, classmethod, Tensor, np.ndarray, list, tuple, dict)
 """Of what the class of an object defines."""
+_JITTED: Final = "jitgrad.transforms.jit"
 _GONE: Final = (AttributeError, LookupError, TypeError, ValueError)
 
 Step: TypeAlias = tuple[bool, Any]  # an attribute (True) of this name, or an item (False) under this key
@@ -73,11 +74,17 @@ class Bindings:
 
     What no way leads to (a tensor made by a call, say) counts as bound forever. Arrays are given as the tensors that stand
     for them. What NumPy has made of an array (``w.T``) is at no place, but other arrays on the same memory are.
-    ``reads``: tensors and arrays whose values Python has read, for which nothing else can stand.
+    ``static``: the static arguments, whose attributes may be bound anew. ``reads``: tensors and arrays whose values Python has
+    read, for which nothing else can stand.
     """
 
     def __init__(
-        self, function: Callable[..., Any], tensors: Sequence[Tensor], reads: Sequence[Any] = (), watch: bool = True
+        self,
+        function: Callable[..., Any],
+        static: tuple[Any, ...],
+        tensors: Sequence[Tensor],
+        reads: Sequence[Any] = (),
+        watch: bool = True,
     ) -> None:
         self._is_array = [stands_for_array(t) for t in tensors]
         self._ways: list[list[_Way]] = [[] for _ in tensors]
@@ -88,7 +95,7 @@ class Bindings:
             for k, t in enumerate(tensors):
                 for known in (t, owner(t._value)) if self._is_array[k] else (t,):
                     places.setdefault(id(known), []).append(k)
-            for found, root, steps in _reached(function):
+            for found, root, steps in _reached(function, static):
                 is_array = isinstance(found, np.ndarray)
                 known_as = id(owner(found) if is_array else found)
                 if known_as in read:
@@ -150,19 +157,19 @@ def _standing_for(array: Any) -> Tensor | None:
     return made if made is not None and made._value is array else None
 
 
-def _reached(function: Callable[..., Any]) -> list[tuple[Any, Any, tuple[Step, ...]]]:
-    """Every way from a function to a tensor or an array that it may read."""
+def _reached(*roots: Any) -> list[tuple[Any, Any, tuple[Step, ...]]]:
+    """Every way from a function, or from an argument of it, to a tensor or an array that it may read."""
     names: set[str] = set()
     while True:
         known = len(names)
-        found = list(_walked(function, names))
+        found = list(_walked(roots, names))
         if len(names) == known:
             return found
 
 
-def _walked(function: Callable[..., Any], names: set[str]) -> Iterator[tuple[Any, Any, tuple[Step, ...]]]:
+def _walked(roots: tuple[Any, ...], names: set[str]) -> Iterator[tuple[Any, Any, tuple[Step, ...]]]:
     """Every way by these names of globals and attributes, breadth first; names that other code on it mentions are added."""
-    pending: deque[tuple[Any, Any, tuple[Step, ...]]] = deque([(function, function, ())])
+    pending: deque[tuple[Any, Any, tuple[Step, ...]]] = deque((r, r, ()) for r in roots)
     seen: set[int] = set()
     while pending and len(seen) < _MOST_OBJECTS:
         value, root, steps = pending.popleft()
@@ -173,6 +180,9 @@ def _walked(function: Callable[..., Any], names: set[str]) -> Iterator[tuple[Any
             continue
         seen.add(id(value))
         if type(value).__module__.partition(".")[0] in ("numba", "llvmlite"):  # compiled code reads no tensors
+            continue
+        if type(value).__module__ == _JITTED:  # its own tables hold arrays as well, which nobody binds
+            pending.append((value._function, root, (*steps, (True, "_function"))))
             continue
         if isinstance(value, types.FunctionType):
             for cell in value.__closure__ or ():

@@ -204,7 +204,7 @@ class JitFunction:
         outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
         executable = Executable(f"{self._name}_kernel", graph)
         reads = graph.reads or []
-        bindings = Bindings(self._function, outer, [r for r, _ in reads], self._follows)
+        bindings = Bindings(self._function, arguments.static, outer, [r for r, _ in reads], self._follows)
         return Compiled(graph, executable, structure, rest, outer, reads, bindings)
 
     @property

@@ -117,6 +117,7 @@ class ShortCalls:
         body = [f"    results = call({', '.join(given)})", f"    return {text}"]
         exec("\n".join([*lines, *body]), space)
         self._known[tuple(key)] = _Short(space["fast"], lines, body, space)
+        self.guarded.pop(len(args), None)  # it may test for what is bound no more
 
 
 class _Slot(str):
