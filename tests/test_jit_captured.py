@@ -15,9 +15,13 @@ from strategies import kernels
 
 import jitgrad as jg
 from jitgrad import jit
+from jitgrad.core.aval import make_aval
+from jitgrad.eager import plans
 from jitgrad.errors import ConversionError, GraphError, InPlaceError
+from jitgrad.ops.elementwise import negative
 from jitgrad.tensor import Tensor
 from jitgrad.transforms.jit import JitFunction
+from jitgrad.transforms.short_calls import ShortCalls
 
 
 @pytest.fixture(autouse=True)
@@ -961,3 +965,47 @@ def test_an_empty_cell_is_none() -> None:
         return function
 
     np.testing.assert_array_equal(jit(made(False))(np.ones(2)), weights)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.resize(2, refcheck=False),
+        lambda a: setattr(a, "shape", (2, 3)),
+        lambda a: setattr(a, "dtype", np.int64),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")
+def test_a_captured_array_that_becomes_another_kind_raises(change: Callable[[Any], None]) -> None:
+    weights = np.ones(6)
+    function = jit(lambda x: x * weights)
+    for _ in range(3):
+        function(np.ones(6))
+    change(weights)
+    with pytest.raises(GraphError, match="in place"):
+        function(np.ones(6))
+
+
+def test_a_rebound_array_is_looked_for_by_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = np.ones(3)
+    function = jit(lambda x: x * weights)
+    renewed: list[int] = []
+    remember = ShortCalls.remember
+    monkeypatch.setattr(ShortCalls, "remember", lambda *args: (renewed.append(1), remember(*args))[1])
+    with kernels("compiled"):  # whose guards look at the arguments of frequent calls
+        for factor in (1.0, 2.0, 3.0):
+            weights = np.full(3, factor)
+            for _ in range(100):
+                np.testing.assert_array_equal(function(np.ones(3)), weights)
+    assert len(renewed) <= 6
+
+
+def test_a_plan_that_is_kept_while_another_thread_begins_to_trace_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plans.plan_for(negative.primitive, (make_aval((3,), np.float64),), {})
+    answers = iter([False, True])  # the trace begins, and forgets plans, between the two questions
+    monkeypatch.setattr(plans, "is_tracing", lambda: next(answers))
+    table: dict[Any, Any] = {}
+    plans.keep_plan(table, "key", plan)
+    assert not table

@@ -76,8 +76,14 @@ class Constant:
         self.aval = make_aval(value.shape, value.dtype)
 
     def current(self) -> np.ndarray[Any, Any]:
-        """The value as it is now."""
-        return self.value if self.source is None else self.source._value
+        """The value as it is now; raises GraphError where it has become another kind of array, which a kernel would misread."""
+        value: np.ndarray[Any, Any] = self.value if self.source is None else self.source._value
+        if value.shape != self.aval.shape or value.dtype != self.aval.dtype:
+            raise GraphError(
+                f"a captured array was traced as {self.aval} and is {value.dtype}{list(value.shape)} now: its shape, size or "
+                "dtype was changed in place. Bind a new array to the name instead, or pass it as an argument"
+            )
+        return value
 
     @property
     def is_literal(self) -> bool:

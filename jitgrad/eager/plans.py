@@ -217,8 +217,10 @@ def keep_plan(table: dict[Any, Plan], key: Any, plan: Plan) -> None:
         return
     if len(table) >= _MOST_PLANS:
         table.clear()
-    table[key] = plan
     _filled[id(table)] = table
+    table[key] = plan
+    if is_tracing():  # since then: that trace may have forgotten plans before this one was there
+        table.pop(key, None)
 
 
 def forget_plans() -> None:
