@@ -310,6 +310,21 @@ def test_any_shape(x: np.ndarray, data: st.DataObject) -> None:
                 same(jg.rot90(t, k, (axis, other)), np.rot90(x, k, (axis, other)))
 
 
+@pytest.mark.parametrize("name", ["split", "array_split", "hsplit", "vsplit"])
+def test_a_number_of_parts_may_be_an_array(name: str) -> None:
+    x = np.arange(16.0).reshape(4, 4)
+    for sections in (np.array(2), np.int64(2), np.array([2]), np.array([1, 3])):
+        expected = getattr(np, name)(x, sections)
+        for counts in (sections, jg.tensor(sections)):
+            eager = getattr(jg, name)(jg.tensor(x), counts)
+            jitted = jg.jit(lambda x, counts=counts: getattr(jg, name)(x, counts))(jg.tensor(x))
+            for parts in (eager, jitted):
+                for part, of_numpy in zip(parts, expected, strict=True):
+                    np.testing.assert_array_equal(part.numpy(), of_numpy)
+    last = jg.grad(lambda x: (getattr(jg, name)(x, np.array(2))[1] * 3.0).sum())(x)
+    np.testing.assert_array_equal(last, np.where(np.isin(x, getattr(np, name)(x, 2)[1]), 3.0, 0.0))
+
+
 # --------------------------------------------------------------------------- errors
 
 X = jg.tensor(A34)

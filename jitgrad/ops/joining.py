@@ -272,7 +272,9 @@ def _split(x: Any, sections: Any, axis: Any, what: str, even: bool) -> list[Valu
     x = as_value(x, what)
     at = axis_of(axis, x.ndim, f"{what}: axis")
     extent = x.shape[at]
-    if isinstance(sections, tuple | list | np.ndarray) or (is_value(sections) and sections.ndim):
+    if isinstance(sections, tuple | list) or (
+        (isinstance(sections, np.ndarray) or is_value(sections)) and sections.ndim
+    ):
         bounds = [index_of(i, f"{what}: split point") for i in _numbers(sections, what).tolist()]
         starts: list[int | None] = [0, *bounds]
         stops: list[int | None] = [*bounds, None]
