@@ -18,7 +18,6 @@ from jitgrad.ops.products import matrix_product
 from jitgrad.transforms.jit import JitFunction, jit
 
 Array = np.ndarray[Any, Any]
-INF, NAN = math.inf, math.nan
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +33,7 @@ def products(function: JitFunction, *args: Any) -> list[tuple[int, ...]]:
 
 
 @st.composite
-def sums(draw: Any) -> tuple[Any, list[Array], tuple[int, ...]]:
+def sums(draw: Any) -> tuple[Any, list[Array]]:
     """A sum of a product of matrices, or of stacks of them, transposed, negated and repeated as it comes."""
     rng = np.random.default_rng(draw(seeds))
     dtype = draw(st.sampled_from([np.float64, np.float32]))
@@ -58,7 +57,7 @@ def sums(draw: Any) -> tuple[Any, list[Array], tuple[int, ...]]:
         made = -(x @ y) if negated else x @ y
         return np.sum(made, axis=axes, keepdims=keepdims)
 
-    return function, arrays, axes
+    return function, arrays
 
 
 def bound(function: Any, arrays: list[Array]) -> Any:
@@ -69,8 +68,8 @@ def bound(function: Any, arrays: list[Array]) -> Any:
 
 @examples(300)
 @given(sums())
-def test_values_and_gradients_are_those_of_the_whole_product(case: tuple[Any, list[Array], tuple[int, ...]]) -> None:
-    function, arrays, _ = case
+def test_values_and_gradients_are_those_of_the_whole_product(case: tuple[Any, list[Array]]) -> None:
+    function, arrays = case
     wide = [a.astype(np.float64) for a in arrays]
     found, wanted = np.asarray(jit(function)(*arrays)), function(*wide)
     assert found.shape == wanted.shape
@@ -87,7 +86,7 @@ def test_values_and_gradients_are_those_of_the_whole_product(case: tuple[Any, li
             assert abs(float(gradient[index]) - np.sum(function(*unit))) <= limit
 
 
-SPECIAL = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, -3.0, INF, -INF, NAN])
+SPECIAL = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, -3.0, math.inf, -math.inf, math.nan])
 
 
 @examples(300)
@@ -106,15 +105,11 @@ def test_what_is_not_finite(first: list[float], second: list[float], axis: int |
     with np.errstate(all="ignore"):
         wanted = np.sum(np.stack([np.multiply.outer(x[:, k], y[k]) for k in range(2)]), axis=0).sum(axis=axis)
         found = np.asarray(jit(function)(x, y))
-    np.testing.assert_array_equal(
-        np.isfinite(found), np.isfinite(wanted)
-    )  # infinity times zero may be infinity times 1
-    sure = ~np.isnan(wanted)
-    np.testing.assert_array_equal(found[sure], -wanted[sure] if turned else wanted[sure])
+    np.testing.assert_array_equal(found, -wanted if turned else wanted)
 
 
 def test_an_empty_sum_is_zero_whatever_the_other_operand_has() -> None:
-    x, y = np.full((2, 3), INF), np.zeros((3, 0))
+    x, y = np.full((2, 3), math.inf), np.zeros((3, 0))
     np.testing.assert_array_equal(jit(lambda x, y: np.sum(x @ y, axis=1))(x, y), [0.0, 0.0])
     np.testing.assert_array_equal(jit(lambda x, y: np.sum(y.T @ x, axis=0))(x.T, y), [0.0, 0.0])
 
@@ -140,7 +135,7 @@ def test_gradients_for_all_extents() -> None:
         total = jg.jit(jg.value_and_grad(lambda x, y: np.sum(x @ y), argnums=(0, 1))).njit(
             np.ones((2, 3)), np.ones((3, 4))
         )
-        for b, m, k, n in ((2, 4, 3, 5), (3, 1, 2, 1), (1, 7, 9, 8), (4, 30, 11, 20)):
+        for b, m, k, n in ((2, 4, 3, 5), (3, 1, 2, 1), (1, 7, 9, 8), (4, 30, 11, 20), (2, 0, 3, 4), (2, 3, 4, 0)):
             c, x, y = rng.standard_normal((b, k)), rng.standard_normal((b, m, k)), rng.standard_normal((k, n))
             t = np.tanh((x - c[:, None]) @ y)
             g = 2.0 * t * (1.0 - t * t)

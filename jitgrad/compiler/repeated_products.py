@@ -14,11 +14,11 @@ from jitgrad.core.trace import trace
 from jitgrad.ops.linear import expand, kept_shape
 from jitgrad.ops.products import matrix_product
 
-__all__ = ["reduce_products"]
+__all__ = ["repeat_products"]
 
 
-def reduce_products(graph: Graph) -> Graph:
-    """Repeat products instead of operands."""
+def repeat_products(graph: Graph) -> Graph:
+    """Repeat products instead of operands: each element is the same sum as before."""
     if not any(node.primitive is matrix_product for node in graph.nodes):
         return graph
     made_by: dict[Atom, Node] = {}

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from jitgrad.core.graph import Atom, Extent, Graph, Node
 
-__all__ = ["Part", "Replacement", "moved_params", "rewritten"]
+__all__ = ["Part", "moved_params", "rewritten"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class Part:
     inputs: Sequence[Atom]
 
 
-Replacement: TypeAlias = list[Atom] | Node | Part | None
+_Replacement: TypeAlias = list[Atom] | Node | Part | None
 """Other values for the results of a node, another node, nodes that compute the same, or None for the node as it is."""
 
 
-def rewritten(graph: Graph, visit: Callable[[Node], Replacement]) -> Graph:
+def rewritten(graph: Graph, visit: Callable[[Node], _Replacement]) -> Graph:
     """The graph with what ``visit`` gives in place of each node.
 
     ``visit`` sees nodes whose operands are replaced already; it must not change them, since the graph keeps them.

@@ -40,21 +40,27 @@ def elementary_functions(primitive: Primitive) -> int:
 
 
 @functools.cache
+def _instructions(primitive: Primitive) -> float:
+    """About how many an element takes."""
+    return 1.0 + 30.0 * elementary_functions(primitive)
+
+
+@functools.cache
 def cost(primitive: Primitive) -> float:
-    """About how many additions take as long as an element: a function takes dozens, a division or a root about eight."""
+    """About how many additions take as long as an element: a division or a root is one instruction, but takes about eight."""
     impl = primitive.impl
     if not isinstance(impl, Elementwise):
         return 0.0
     code = impl.body.__code__
     slow = sum(i.argrepr in _SLOW or i.opname in _SLOW for i in dis.get_instructions(code)) + ("sqrt" in code.co_names)
-    return 1.0 + 30.0 * elementary_functions(primitive) + 8.0 * slow
+    return _instructions(primitive) + 8.0 * slow
 
 
 def weight(node: Node) -> float:
     """About how many instructions a node is."""
     impl = node.primitive.impl
     if isinstance(impl, Elementwise):
-        return 1.0 + 30.0 * elementary_functions(node.primitive)
+        return _instructions(node.primitive)
     if isinstance(impl, View):
         return 0.3
     return 3.0 if isinstance(impl, Reduce) else 5.0

@@ -8,10 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitgrad.autodiff.node import GradNode, next_tick
-from jitgrad.core.aval import (
-    ShapedArray,
-    aval_of,
-)
+from jitgrad.core.aval import ShapedArray, aval_of
 from jitgrad.core.graph import Graph, Tracer, is_number
 from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner

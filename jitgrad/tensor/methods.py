@@ -81,24 +81,19 @@ def _put(name: str, function: Any) -> None:
 
 def _method(op: Operation[..., Any], name: str) -> Callable[..., Any]:
     primitive = op.primitive
+    made: Callable[..., Any]
     if primitive is not None and isinstance(primitive.impl, Elementwise) and primitive.impl.arity == 1:
-        fast = functools.wraps(op.function)(unary_function(primitive, op.function))
-        fast.__name__ = name
-        return fast
+        made = unary_function(primitive, op.function)
+    elif op.fold is not None:
+        made = fold_function(op.fold, op.function)
+    elif op.views:
+        made = view_method(op.function)
+    else:
 
-    if op.fold is not None:
-        folded = functools.wraps(op.function)(fold_function(op.fold, op.function))
-        folded.__name__ = name
-        return folded
-    if op.views:
-        seen = view_method(op.function)
-        seen.__name__ = name
-        return seen
+        def made(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+            return op.function(self, *args, **kwargs)
 
-    @functools.wraps(op.function)
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return op.function(self, *args, **kwargs)
-
+    method = functools.wraps(op.function)(made)
     method.__name__ = name
     return method
 
