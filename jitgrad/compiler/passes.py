@@ -1,4 +1,4 @@
-"""Passes from graph to graph. None changes a value, NaN and infinities included."""
+"""Passes from graph to graph. None changes a value (sums of products are rounded otherwise), NaN and infinities included."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.compiler.repeated_products import repeat_products
+from jitgrad.compiler.contractions import reduce_products
 from jitgrad.compiler.rewriting import Part, moved_params, rewritten
 from jitgrad.core.graph import Atom, Constant, Graph, Node, Variable
 from jitgrad.core.primitive import Elementwise, Host, Primitive
@@ -44,7 +44,7 @@ def simplify(graph: Graph) -> Graph:
         fold_constants,
         erase_identities,
         common_subexpressions,
-        repeat_products,
+        reduce_products,
         move_signs,
         common_subexpressions,
     )

@@ -1,7 +1,7 @@
 """Products that add up, of matrices and vectors.
 
 Four bilinear primitives do the work, each the transpose of another, with transposition as a flag of BLAS instead of a
-copy. The public functions bring their operands into shape for these.
+copy; the compiler has one more, for sums of products. The public functions bring their operands into shape for these.
 """
 
 from __future__ import annotations
@@ -80,6 +80,29 @@ def matrix_products_kernel(x, y, out, ta, tb):
                     factor = a[p, i] if ta else a[i, p]
                     for j in range(n):
                         out[c, i, j] += factor * b[p, j]
+
+
+@ArrayKernel
+def product_sums_kernel(sums, x, y, out, ta, tb, over_rows, over_columns, negated):
+    count, m, n = out.shape
+    inner = x.shape[1] if ta else x.shape[2]
+    rows = (x.shape[2] if ta else x.shape[1]) if over_rows else 1
+    columns = (y.shape[1] if tb else y.shape[2]) if over_columns else 1
+    for c in range(count):
+        a = x[c if x.shape[0] > 1 else 0]
+        b = y[c if y.shape[0] > 1 else 0]
+        for i in range(m):
+            for j in range(n):
+                total = np.float64(sums[c, i, j])
+                if not scalar.isfinite(total):
+                    total = np.float64(0.0)
+                    for r in range(i, i + rows):
+                        for s in range(j, j + columns):
+                            out[c, i, j] = 0
+                            for p in range(inner):
+                                out[c, i, j] += (a[p, r] if ta else a[r, p]) * (b[s, p] if tb else b[p, s])
+                            total += out[c, i, j]
+                out[c, i, j] = 0.0 - total if negated else 0.0 + total  # a sum of -0.0 is 0.0
 
 
 @ArrayKernel
@@ -195,6 +218,35 @@ def matrix_product(x, y, *, ta, tb):
         matrix_products_kernel(stacked(x), stacked(y), stacked(out), ta, tb)
     else:
         matrix_product_kernel(x, y, out, ta, tb)
+    return out
+
+
+def _product_sums_call(
+    sums: Operand, x: Operand, y: Operand, out: Operand, *, ta: bool, tb: bool, axes: tuple[bool, bool], negated: bool
+) -> ArrayCall:
+    row, inner = (x.ndim - 1, x.ndim - 2) if ta else (x.ndim - 2, x.ndim - 1)
+    other, column = (y.ndim - 1, y.ndim - 2) if tb else (y.ndim - 2, y.ndim - 1)
+    equal: Pairs = (((1, inner), (2, other)), *axes_alike(sums, out))
+    for operand, axis, summed, side in zip((x, y), (row, column), axes, (out.ndim - 2, out.ndim - 1), strict=True):
+        if operand.ndim > 2:
+            equal += axes_alike(out, operand, out.ndim - 2)
+        if not summed:
+            equal += (((3, side), (operand.position, axis)),)
+    return ArrayCall(product_sums_kernel, (stack(sums), stack(x), stack(y), stack(out), ta, tb, *axes, negated), equal)
+
+
+@host(infer=lambda sums, x, y, **_: make_aval(sums.shape, sums.dtype), nondiff=True, call=_product_sums_call)
+def product_sums(sums, x, y, *, ta, tb, axes, negated):
+    """``sums``, the product of the sums of ``op(x)`` over its rows and ``op(y)`` over its columns (``axes`` says of
+    which), or minus that; where it is not finite, the sum of the elements of ``op(x) @ op(y)``, for which it stands.
+
+    Finite sums of products have finite operands alone, since what is not finite stays so in sums and products.
+    """
+    out = np.empty_like(sums, order="C")
+    x, ta = oriented(x, ta)
+    y, tb = oriented(y, tb)
+    sums = np.ascontiguousarray(sums)
+    product_sums_kernel(stacked(sums), stacked(x), stacked(y), stacked(out), ta, tb, *axes, negated)
     return out
 
 

@@ -94,28 +94,54 @@ SPECIAL = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, -3.0, math.inf, -math.inf,
     st.lists(SPECIAL, min_size=6, max_size=6),
     st.lists(SPECIAL, min_size=6, max_size=6),
     st.sampled_from([0, 1, None]),
-    st.booleans(),
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    st.sampled_from([np.float64, np.float32]),
 )
-def test_what_is_not_finite(first: list[float], second: list[float], axis: int | None, turned: bool) -> None:
-    x, y = np.array(first).reshape(3, 2), np.array(second).reshape(2, 3)
+def test_what_is_not_finite(
+    first: list[float], second: list[float], axis: int | None, flags: tuple[bool, bool, bool], dtype: Any
+) -> None:
+    x, y = np.array(first, dtype).reshape(3, 2), np.array(second, dtype).reshape(2, 3)
+    negated, *turned = flags
 
     def function(x: Any, y: Any) -> Any:
-        return np.sum(-(x @ y) if turned else x @ y, axis=axis)
+        x, y = (v.T if t else v for v, t in zip((x, y), turned, strict=True))
+        return np.sum(-(x @ y) if negated else x @ y, axis=axis)
 
     with np.errstate(all="ignore"):
         wanted = np.sum(np.stack([np.multiply.outer(x[:, k], y[k]) for k in range(2)]), axis=0).sum(axis=axis)
-        found = np.asarray(jit(function)(x, y))
-    np.testing.assert_array_equal(found, -wanted if turned else wanted)
+        given = [v.T.copy() if t else v for v, t in zip((x, y), turned, strict=True)]
+        found = np.asarray(jit(function)(*given))
+    np.testing.assert_array_equal(found, -wanted if negated else wanted)
+
+
+def test_a_sum_of_zeros_is_never_negative() -> None:
+    x, y = np.array([[-1.0], [-2.0]]), np.zeros((1, 3))
+    for f in (lambda x, y: np.sum(x @ y, axis=0), lambda x, y: np.sum(-(x @ y), axis=0)):
+        for first in (x, -x):
+            np.testing.assert_array_equal(np.signbit(np.asarray(jit(f)(first, y))), np.zeros(3, bool))
 
 
 def test_an_empty_sum_is_zero_whatever_the_other_operand_has() -> None:
     x, y = np.full((2, 3), math.inf), np.zeros((3, 0))
     np.testing.assert_array_equal(jit(lambda x, y: np.sum(x @ y, axis=1))(x, y), [0.0, 0.0])
     np.testing.assert_array_equal(jit(lambda x, y: np.sum(y.T @ x, axis=0))(x.T, y), [0.0, 0.0])
+    with kernels("compiled"):
+        total = jit(lambda x, y: np.sum(-(x @ y), axis=1)).njit(np.ones((2, 3)), np.ones((3, 4)))
+        np.testing.assert_array_equal(total(x, y), [0.0, 0.0])
 
 
 def test_no_product_is_whole_that_need_not_be() -> None:
-    x, y = np.ones((5, 3)), np.ones((3, 4))
+    x, y, c = np.ones((5, 3)), np.ones((3, 4)), np.ones(3)
+    assert products(jit(lambda x, y: np.sum(x @ y, axis=1)), x, y) == [(5, 1)]
+    assert products(jit(lambda x, y: np.sum(-(x @ y), axis=0)), x, y) == [(1, 4)]
+    assert products(jit(lambda x, y: np.sum(x @ y)), x, y) == [(1, 1)]
+    # the gradient of a centre: one product for the value, a small one for the gradient
+    centred = jit(jg.value_and_grad(lambda c, x, y: np.sum(np.tanh((x - c) @ y))))
+    assert products(centred, c, x, y) == [(5, 4), (1, 3)]
+    # a product that somebody else needs is made anyway
+    assert products(jit(lambda x, y: (x @ y, np.sum(x @ y, axis=1))), x, y) == [(5, 4)]
+    assert products(jit(lambda x, y: np.sum(x @ y - 1.0, axis=1)), x, y) == [(5, 4)]
+    # equal columns are one
     assert products(jit(jg.grad(lambda x, y: np.sum(x @ y), argnums=(0, 1))), x, y) == [(1, 3), (3, 1)]
     assert products(jit(lambda x, y: np.broadcast_to(x, (5, 3)) @ y), x[:1], y) == [(1, 4)]
     assert products(jit(lambda x, y: np.broadcast_to(x, (5, 3)) @ y), x[:, :1], y) == [(5, 4)]
@@ -124,6 +150,9 @@ def test_no_product_is_whole_that_need_not_be() -> None:
 def test_sums_of_products_do_not_overflow_before_the_product_does() -> None:
     big, small = np.full((2, 2), 1e308), np.full((2, 2), 1e-300)
     np.testing.assert_allclose(jit(lambda x, y: np.sum(x @ y, axis=1))(small, big), [4e8, 4e8])
+    wide = np.full((2, 3, 2), 3e38, np.float32)
+    found = jit(lambda x, y: np.sum(-(x @ y), axis=(0, 1)))(wide, np.full((2, 2), 1e-30, np.float32))
+    np.testing.assert_allclose(np.asarray(found), [-3.6e9, -3.6e9], rtol=1e-5)
 
 
 def test_gradients_for_all_extents() -> None:
