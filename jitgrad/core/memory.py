@@ -65,14 +65,17 @@ class Exported:
 
 def owner(array: np.ndarray[Any, Any]) -> Any:
     """The object that owns the memory of an array."""
-    base: Any = array
+    held: Any = array
     while True:
-        if isinstance(base, np.ndarray) and base.base is not None:
-            base = base.base
-        elif type(base) is Exported:
-            base = base._value
+        if isinstance(held, np.ndarray):
+            base = held.base
+            if base is None:
+                return held
+            held = base
+        elif type(held) is Exported:
+            held = held._value
         else:
-            return base
+            return held
 
 
 def any_writes() -> bool:

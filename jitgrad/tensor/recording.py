@@ -20,6 +20,7 @@ from jitgrad.tensor.tensor import Tensor
 __all__ = ["attach", "inherit_origin", "kept", "kept_values", "record", "tracked_operands"]
 
 _FIRST = (0,)
+_ndarray = np.ndarray
 
 
 def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
@@ -98,8 +99,13 @@ def _explain(results: Sequence[Tensor], origin: str) -> None:
 def kept(tensor: Tensor) -> Any:
     """The array that a node keeps: a small part of a larger memory is copied, so that writes need not copy the whole."""
     array = tensor._value
-    if tensor._storage is not None and not isinstance(array, Tracer):
+    if tensor._storage is None or type(array) is Tracer:
+        return array
+    memory = array.base
+    if memory is None:
+        return array
+    if type(memory) is not _ndarray or memory.base is not None:
         memory = owner(array)
-        if memory is not array and isinstance(memory, np.ndarray) and 2 * array.size <= memory.size:
-            return array.copy()
-    return array
+        if not isinstance(memory, _ndarray):
+            return array
+    return array.copy() if 2 * array.size <= memory.size else array

@@ -13,7 +13,7 @@ from jitgrad.core.modes import grad_mode
 from jitgrad.core.primitive import Elementwise, Primitive
 from jitgrad.eager import keep_plan, recorder_for
 from jitgrad.tensor.operands import SCALARS, as_tensor, is_operand, number_constant
-from jitgrad.tensor.recording import kept_values, record
+from jitgrad.tensor.recording import kept, record
 from jitgrad.tensor.tensor import Tensor
 
 __all__ = ["binary_function", "fold_function", "unary_function"]
@@ -65,9 +65,9 @@ def unary_function(primitive: Primitive, general: Callable[..., Any] | None = No
             result._edge = node = _new(GradNode)
             node.recorder = recorder
             node.edges = (edge,)
-            node.residuals = (
-                recorder.save(x, out) if self._storage is None else kept_values(recorder, (self,), (result,))
-            )
+            if self._storage is not None and 0 in recorder.keep:
+                x = kept(self)
+            node.residuals = recorder.save(x, out)
             node.tick = next_tick()
         return result
 
@@ -131,11 +131,11 @@ def binary_function(primitive: Primitive, general: Callable[..., Any] | None = N
         result._edge = node = _new(GradNode)
         node.recorder = recorder
         node.edges = edges
-        node.residuals = (
-            recorder.save(x, y, out)
-            if self._storage is None and other._storage is None
-            else kept_values(recorder, (self, other), (result,))
-        )
+        if self._storage is not None and 0 in recorder.keep:
+            x = kept(self)
+        if other._storage is not None and 1 in recorder.keep:
+            y = kept(other)
+        node.residuals = recorder.save(x, y, out)
         node.tick = next_tick()
         return result
 
