@@ -50,6 +50,7 @@ class NodeRecorder:
     # of views of a part: the place in a cotangent of the operand to which that of the result is added
     part: Callable[[Any], Any] | None = None
     compiled: ClassVar[bool] = False  # backward is a compiled function, which cannot be traced
+    leaf: bool | None = None  # of an input that stands for a tensor of the caller: whether that is a leaf
 
     @property
     def reads(self) -> tuple[int, ...] | None:

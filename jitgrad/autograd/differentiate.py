@@ -110,7 +110,7 @@ def grad(
         elif materialize_grads:
             array = np.zeros(tensor.shape, tensor.dtype)
             zeros = make(array, aval_of(array))
-            found.append(zeros.requires_grad_() if create_graph else zeros)  # their derivatives are zeros, not an error
+            found.append(zeros._track() if create_graph else zeros)  # their derivatives are zeros, not an error
         elif allow_unused:
             found.append(None)
         else:

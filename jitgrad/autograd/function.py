@@ -16,7 +16,7 @@ from jitgrad.core.aval import ShapedArray, aval_of, broadcasts_to, is_float
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import owner
-from jitgrad.core.modes import ANOMALY, grad_mode
+from jitgrad.core.modes import ANOMALY, grad_mode, note_question
 from jitgrad.core.trace import atom_of, current_graph, stand_in
 from jitgrad.errors import (
     ArgumentError,
@@ -48,20 +48,22 @@ class _Captured:
 
 
 class FunctionContext:
-    """What ``forward`` hands on to ``backward``: saved tensors, and any attribute that the user sets.
-
-    ``needs_input_grad``: one bool an argument of ``apply``.
-    """
-
-    needs_input_grad: tuple[bool, ...] = ()
+    """What ``forward`` hands on to ``backward``: saved tensors, and any attribute that the user sets."""
 
     def __init__(self) -> None:
+        self._needs: tuple[bool, ...] = ()
         self._to_save: tuple[Tensor | None, ...] = ()
         self._saved: list[tuple[str, int] | None] = []
         self._dirty: tuple[Tensor, ...] = ()
         self._nondiff: tuple[Tensor, ...] = ()
         self._materialize = True
         self._node: Callable[[], GradNode | None] = lambda: None
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        """One bool an argument of ``apply``: whether it requires grad."""
+        note_question()
+        return self._needs
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep tensors for backward, where ``ctx.saved_tensors`` gives them back with their histories.
@@ -166,7 +168,7 @@ class Function:
                     "lose the backward of a Function: use jg.primitive"
                 )
         ctx = FunctionContext()
-        ctx.needs_input_grad = tuple(isinstance(a, Tensor) and a._edge is not None for a in args)
+        ctx._needs = tuple(isinstance(a, Tensor) and a._edge is not None for a in args)
         before = [(a._edge, a._slot, a._version) if isinstance(a, Tensor) else (None, 0, 0) for a in args]
         token = grad_mode.set(False)
         try:
@@ -213,7 +215,7 @@ class _Call:
     def finish(self) -> Any:
         self._check_writes()
         results = [self._result(r) for r in self.returned]
-        needs = tuple(i for i, needed in enumerate(self.ctx.needs_input_grad) if needed)
+        needs = tuple(i for i, needed in enumerate(self.ctx._needs) if needed)
         if needs and grad_mode.get():
             self._record(needs, results)
         else:
@@ -241,7 +243,7 @@ class _Call:
                     f"{self.name}: forward wrote argument {position} of shape {arg.shape} in place "
                     "without ctx.mark_dirty"
                 )
-            if arg.is_leaf:
+            if not isinstance(arg._edge, GradNode):
                 raise InPlaceError(
                     f"{self.name}: forward wrote argument {position}, a leaf that requires grad; write to its .clone()"
                 )

@@ -21,6 +21,8 @@ __all__ = [
     "in_backward",
     "is_grad_enabled",
     "no_grad",
+    "note_question",
+    "questions",
     "recording_mode",
     "set_grad_enabled",
     "transforming",
@@ -46,6 +48,18 @@ transforming: ContextVar[bool] = ContextVar("jitgrad_transforming", default=Fals
 _entered: ContextVar[tuple[Token[bool | str], ...]] = ContextVar("jitgrad_entered", default=())
 
 
+questions: ContextVar[list[Any] | None] = ContextVar("jitgrad_questions", default=None)
+"""While a function is traced: the tensors of which its code asked how they are recorded; None among them for anything else
+that is asked about recording."""
+
+
+def note_question(tensor: Any = None) -> None:
+    """The user asks something that depends on whether a call is recorded, of which a trace must know."""
+    asked = questions.get()
+    if asked is not None:
+        asked.append(tensor)
+
+
 def is_grad_enabled() -> bool:
     """Whether operations on tensors that require grad are recorded here.
 
@@ -53,6 +67,7 @@ def is_grad_enabled() -> bool:
     >>> jg.is_grad_enabled()
     True
     """
+    note_question()
     return bool(grad_mode.get())
 
 
@@ -70,6 +85,8 @@ class _GradMode:
         self._enabled = enabled
 
     def _set(self) -> Token[bool | str]:
+        if self._enabled:
+            note_question()  # what is recorded inside depends on what requires grad, and not on the mode outside
         return grad_mode.set(recording_mode() if self._enabled else False)
 
     def __enter__(self) -> None:

@@ -25,7 +25,7 @@ def _made(array: Array, requires_grad: bool) -> Value:
     graph = current_graph()
     # a fresh array of a traced function belongs to the trace, where writes to it are recorded
     value = wrap(array) if graph is None else wrap(Tracer(graph, Constant(array, made=True)))
-    return value.requires_grad_() if requires_grad else value
+    return value._track() if requires_grad else value
 
 
 def _repeated(
@@ -121,8 +121,8 @@ def _filled(shape: tuple[int, ...], value: Value, dtype: np.dtype[Any], requires
 
 def _spread(value: Value, shape: tuple[int, ...], requires_grad: bool) -> Value:
     filled = copy_of(expand(value, shape=shape))
-    if requires_grad and not filled.requires_grad:
-        filled.requires_grad_()
+    if requires_grad and filled._edge is None:
+        filled._track()
     return filled
 
 
@@ -179,7 +179,7 @@ def _plain_number(value: Any, what: str) -> Any:
     """A number, out of an untracked 0-d tensor too."""
     if not is_value(value):
         return value
-    if value.requires_grad or value.is_traced:
+    if value._edge is not None or value.is_traced:
         raise UnsupportedError(
             f"{what}: the number of elements would depend on a value that is differentiated; "
             "write start + step * jg.arange(n)"
@@ -263,8 +263,8 @@ def linspace(
         if wanted.kind in "iu":
             line = np.floor(line)  # as NumPy
         line = convert(line, dtype=wanted)
-    if requires_grad and not line.requires_grad:
-        line = line.detach().requires_grad_()
+    if requires_grad and line._edge is None:
+        line = line.detach()._track()
     return (line, (high - low) / float(parts) if parts else high * float("nan")) if retstep else line
 
 
@@ -294,7 +294,7 @@ def logspace(
             powers = wrap(np.asarray(np.logspace(start, stop, count, endpoint, base, axis=axis)))
     if dtype is not None:
         powers = powers.astype(dtype, copy=False)
-    return powers.requires_grad_() if requires_grad and not powers.requires_grad else powers
+    return powers._track() if requires_grad and powers._edge is None else powers
 
 
 @operation(samples=None, nondiff=True)
@@ -306,7 +306,7 @@ def geomspace(
     Raises UnsupportedError for tracked bounds (``jg.exp(jg.linspace(jg.log(a), jg.log(b), n))`` is differentiated).
     """
     for v in (start, stop):
-        if is_value(v) and (v.requires_grad or v.is_traced):
+        if is_value(v) and (v._edge is not None or v.is_traced):
             raise UnsupportedError(
                 "geomspace does not differentiate its bounds; write jg.exp(jg.linspace(jg.log(a), jg.log(b), n))"
             )

@@ -422,7 +422,7 @@ def _last_index(x: Value, axes: tuple[int, ...]) -> Any:
 def shares(q: Any, whole: float, what: str) -> Array:
     """Constants between 0 and ``whole``, as parts of that."""
     value = as_value(q, f"{what}: q")
-    if value.requires_grad:
+    if value._edge is not None:
         raise NotDifferentiableError(f"{what}: q is not differentiated: detach() it")
     array: Array = value._array(f"{what}: q")
     if not np.all((array >= 0) & (array <= whole)):

@@ -37,7 +37,7 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False) -> Tens
     found = as_tensor(_real(data, wanted), "tensor")
     if wanted is None:
         wanted = found.dtype
-    if found.is_traced or (found.requires_grad and grad_mode.get()):
+    if found.is_traced or (found._edge is not None and grad_mode.get()):
         if not requires_grad:
             if found.dtype != wanted:
                 return convert(found, dtype=wanted)  # type: ignore[no-any-return]
@@ -55,7 +55,7 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False) -> Tens
     made = make(array, aval_of(array))
     made._origin = "numpy"
     if requires_grad:
-        made.requires_grad_()
+        made._track()
     return made
 
 

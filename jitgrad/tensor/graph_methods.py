@@ -14,7 +14,7 @@ from jitgrad.autodiff.reverse import sweep
 from jitgrad.core.aval import aval_of
 from jitgrad.core.graph import Tracer
 from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode, transforming
-from jitgrad.core.trace import stand_in
+from jitgrad.core.trace import current_graph, stand_in
 from jitgrad.errors import (
     ArgumentError,
     ConversionError,
@@ -227,6 +227,7 @@ def retain_grad(self: Tensor) -> None:
 
     Raises GraphError where the tensor does not require grad.
     """
+    self._note_question()
     if self._edge is None:
         raise GraphError("retain_grad() of a tensor that does not require grad")
     check_followed(self, "retain_grad()", "map the gradient instead: vmap(grad(f))")
@@ -240,12 +241,15 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandl
     """Call ``hook(gradient)`` on the fully accumulated gradient of this value; a result that is not None replaces it.
 
     The hook belongs to the value at this moment: a later in-place write leaves it with the old value. Gives a handle with
-    ``remove()``. Raises GraphError where the tensor does not require grad.
+    ``remove()``. Raises GraphError where the tensor does not require grad, and for arguments and captured tensors of a
+    jitted function, whose gradients are the caller's.
     """
+    self._note_question()
     edge = self._edge
     if edge is None:
         raise GraphError("register_hook() of a tensor that does not require grad: no gradient will ever reach it")
     check_followed(self, "register_hook()", "map the gradient instead: vmap(grad(f))")
+    _check_own(self, "register_hook()")
     if isinstance(edge, Leaf):
         if edge.hooks is None:
             edge.hooks = Hooks()
@@ -255,8 +259,22 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandl
     return edge.hooks.setdefault(self._slot, Hooks()).add(hook)
 
 
+def _check_own(tensor: Tensor, what: str) -> None:
+    """Raise GraphError for a tensor that a traced function has from outside: its gradient is more than what comes from there."""
+    edge = tensor._edge
+    argument = isinstance(edge, GradNode) and edge.recorder.leaf is not None
+    if argument or (current_graph() is not None and not tensor.is_traced):
+        raise GraphError(
+            f"{what} at {user_line()}, of {'an argument' if argument else 'a captured tensor'} of shape {tensor.shape}, while a "
+            "function is traced: the gradient of that is complete outside of it alone. Register the hook there, or on a value "
+            "that the function computes"
+        )
+
+
 def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
     """Call ``hook(tensor)`` after ``backward`` has added to ``.grad`` of this leaf."""
+    self._note_question()
+    _check_own(self, "register_post_accumulate_grad_hook()")
     edge = self._edge
     if not isinstance(edge, Leaf):
         raise GraphError("register_post_accumulate_grad_hook() is for leaves that require grad")
@@ -282,6 +300,7 @@ def numpy(self: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     explicitly, as does ``force=True``. The array is read-only while its memory is kept for a backward.
     """
     self._array("numpy()")
+    self._note_question()
     if self._edge is not None and grad_mode.get() and not force:
         raise ConversionError(
             "numpy() of a tensor that requires grad would lose its gradient silently; "
@@ -322,6 +341,7 @@ def _number(self: Tensor, what: str) -> Any:
             "jitgrad functions"
         )
     value = self._scalar(what)
+    self._note_question()
     if self._edge is not None and grad_mode.get():
         if transforming.get():
             raise ConversionError(
@@ -399,7 +419,7 @@ def _copied(self: Tensor) -> Tensor:
     array = self._array("copy").copy()
     made = make(array, aval_of(array))
     if isinstance(self._edge, Leaf):
-        made.requires_grad_()
+        made._track()
     if self._leaf is not None and self._leaf.grad is not None:
         made.grad = _copied(self._leaf.grad)
     return made
@@ -407,13 +427,13 @@ def _copied(self: Tensor) -> Tensor:
 
 def __reduce__(self: Tensor) -> tuple[Any, ...]:
     copied = _copied(self)
-    return _rebuild, (copied._value, copied.requires_grad, None if copied._leaf is None else copied._leaf.grad)
+    return _rebuild, (copied._value, copied._edge is not None, None if copied._leaf is None else copied._leaf.grad)
 
 
 def _rebuild(array: np.ndarray[Any, Any], requires_grad: bool, grad: Tensor | None) -> Tensor:
     made = make(array, aval_of(array))
     if requires_grad:
-        made.requires_grad_()
+        made._track()
     if grad is not None:
         made.grad = grad
     return made

@@ -137,8 +137,9 @@ def assign(target: Tensor, value: Any, operation: str, *, fresh: bool = False) -
     _check_target(target, operation)
     given = _given(target, value, operation)
     value = _fitted(target, given, operation, target.shape)
-    if value is given and value._edge is not None and not fresh:
-        value = copy_of(value)  # two tensors of one node would share hooks and gradients
+    if value is given and (value._edge is not None or value.is_traced) and not fresh:
+        # two tensors of one node would share hooks and gradients; a trace is the same whether it is recorded or not
+        value = copy_of(value)
     edge, slot = _new_history(target, value, target._chain)
     data = value._value
     if isinstance(target._value, Tracer) or isinstance(data, Tracer):
@@ -245,7 +246,7 @@ def set_item(target: Tensor, index: Any, value: Any) -> None:
         if given.size == 1 and index.shape == target.shape[: index.ndim]:  # the shape does not depend on values
             mask = index.reshape((*index.shape, *(1,) * (target.ndim - index.ndim)))
             new = _fitted(target, given.reshape(()), operation, target.shape)
-            assign(target, where(mask, new, target), operation)
+            assign(target, where(mask, new, target), operation, fresh=True)
             return
     items = _items(index, target.shape)
     basic = basic_index(items, target.shape)
@@ -313,7 +314,7 @@ def _set_item_traced(target: Tensor, basic: Any, items: tuple[Any, ...], value: 
         positions = flat_positions(items, target.shape)
         positions, fitted = _last_writes(positions, _fitted(target, value, operation, positions.shape))
         replaced = put(target, fitted, wrap(positions))
-    assign(target, replaced, operation)
+    assign(target, replaced, operation, fresh=True)
 
 
 def _traced_positions(target: Tensor, items: tuple[Any, ...], operation: str) -> Tensor:

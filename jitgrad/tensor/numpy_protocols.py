@@ -34,7 +34,7 @@ _OUTSIDE: Final = "for the values alone, outside of the graph, pass x.detach().n
 
 
 def _stays_in_graph(value: Any) -> bool:
-    return isinstance(value, Tensor) and (value.is_traced or (value.requires_grad and bool(grad_mode.get())))
+    return isinstance(value, Tensor) and (value.is_traced or (value._edge is not None and bool(grad_mode.get())))
 
 
 def _into(out: Any, result: Any, what: str) -> Any:

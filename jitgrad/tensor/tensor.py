@@ -11,7 +11,8 @@ import numpy as np
 from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.core.aval import ShapedArray, is_float
 from jitgrad.core.graph import Tracer
-from jitgrad.core.trace import note_read
+from jitgrad.core.modes import note_question
+from jitgrad.core.trace import current_graph, note_read
 from jitgrad.errors import DtypeError, GradientWarning, GraphError, ShapeError, TracedValueError, user_line
 
 __all__ = ["Tensor"]
@@ -132,6 +133,7 @@ class Tensor:
     @property
     def requires_grad(self) -> bool:
         """Whether operations on this tensor are recorded."""
+        self._note_question()
         return self._edge is not None
 
     @requires_grad.setter
@@ -141,28 +143,52 @@ class Tensor:
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Turn recording on or off for this leaf; gives the tensor itself.
 
-        Raises DtypeError for integer and bool tensors, GraphError when turning it off for the result of an operation.
+        Raises DtypeError for integer and bool tensors, GraphError when turning it off for the result of an operation, and
+        when changing it for a captured tensor, or for an argument, within a jitted function.
         """
-        if requires_grad:
-            if self._edge is None:
-                self._check_differentiable("requires_grad")
-                if self._leaf is None:
-                    self._leaf = Leaf(self.shape, self.dtype)
-                self._leaf.active = True
-                self._set_edge(self._leaf, 0)
-                if self._history is not None and not self._chain:
-                    self._history.edge, self._history.slot = self._leaf, 0
-        elif isinstance(self._edge, GradNode):
+        self._note_question()
+        if bool(requires_grad) != (self._edge is not None):
+            if current_graph() is not None and not self.is_traced:
+                raise GraphError(
+                    f"requires_grad_() at {user_line()} changes a tensor of shape {self.shape} while a function is traced: the "
+                    "compiled function would not do it again. Do it outside, or make the tensor with requires_grad=True"
+                )
+            if isinstance(self._edge, GradNode) and self._edge.recorder.leaf:
+                raise GraphError(
+                    f"requires_grad_() at {user_line()} changes an argument of a jitted function, which does not reach the "
+                    "caller's tensor: call it before, or use x.detach()"
+                )
+        return self._track() if requires_grad else self._untrack()
+
+    def _track(self) -> Tensor:
+        """Make this a leaf that requires grad, unless it requires grad already."""
+        if self._edge is None:
+            self._check_differentiable("requires_grad")
+            if self._leaf is None:
+                self._leaf = Leaf(self.shape, self.dtype)
+            self._leaf.active = True
+            self._set_edge(self._leaf, 0)
+            if self._history is not None and not self._chain:
+                self._history.edge, self._history.slot = self._leaf, 0
+        return self
+
+    def _untrack(self) -> Tensor:
+        if isinstance(self._edge, GradNode):
             raise GraphError(
                 f"this tensor is the result of {self._edge.name}: only leaves can stop requiring gradients; "
                 "use .detach() for a tensor outside of the graph"
             )
-        elif self._edge is not None:
+        if self._edge is not None:
             self._edge.active = False
             self._set_edge(None, 0)
             if self._history is not None and not self._chain:
                 self._history.edge = None
         return self
+
+    def _note_question(self) -> None:
+        """The user asks how this tensor is recorded; of a traced one that follows from what it was made of."""
+        if self._aval.dtype.kind == "f":  # others never are
+            note_question(None if self.is_traced else self)
 
     def _check_differentiable(self, what: str) -> None:
         if not is_float(self.dtype):
@@ -186,16 +212,19 @@ class Tensor:
     @property
     def is_leaf(self) -> bool:
         """Whether no recorded operation made this tensor."""
-        return not isinstance(self._edge, GradNode)
+        self._note_question()
+        return not isinstance(self._edge, GradNode) or bool(self._edge.recorder.leaf)
 
     @property
     def grad_fn(self) -> GradNode | None:
         """The recorded operation that made this tensor."""
-        return self._edge if isinstance(self._edge, GradNode) else None
+        self._note_question()
+        return self._edge if isinstance(self._edge, GradNode) and not self._edge.recorder.leaf else None
 
     @property
     def retains_grad(self) -> bool:
         """Whether this non-leaf keeps its gradient."""
+        self._note_question()
         return (
             isinstance(self._edge, GradNode) and self._edge.retained is not None and self._slot in self._edge.retained
         )

@@ -11,6 +11,7 @@ from jitgrad.core.graph import Constant, Graph
 from jitgrad.core.trace import same_bytes
 from jitgrad.tensor import Tensor
 from jitgrad.transforms.bindings import Bindings, stands_for_array
+from jitgrad.transforms.regime import Answers
 from jitgrad.transforms.trees import Structure
 
 __all__ = ["Compiled", "Pullback", "captured"]
@@ -37,6 +38,7 @@ class Compiled:
     sources: list[Tensor]  # captured tensors, read at each call: any of them may require grad, now or later
     reads: list[tuple[Any, Any]]  # arrays whose values Python read, with copies: the trace holds while they are equal
     bindings: Bindings  # where the function has the sources from
+    answers: Answers | None  # what it was told of recording; None where its program is the same for all answers
     pullbacks: dict[tuple[int, ...], Pullback | None] = field(
         default_factory=dict
     )  # gradients, by what they are wanted for
@@ -46,12 +48,19 @@ class Compiled:
         """Whether what Python read of captured arrays is still there, and the captured tensors, or others like them."""
         if not self.reads_hold:
             return False
-        return not self.bindings.watched or self.bindings.hold(self.sources) or self._rebound()
+        if self.bindings.watched and not self.bindings.hold(self.sources) and not self._rebound():
+            return False
+        return self.answers_hold
 
     @property
     def reads_hold(self) -> bool:
         """Whether what Python read of captured arrays is still there."""
         return all(same_bytes(t._value if isinstance(t, Tensor) else t, copy) for t, copy in self.reads)
+
+    @property
+    def answers_hold(self) -> bool:
+        """Whether captured tensors say of their recording what they said when the function was traced."""
+        return self.answers is None or self.answers.hold(self.sources)
 
     def rebuilt(self, results: Sequence[Any]) -> Any:
         """These results in the containers that the function returns."""

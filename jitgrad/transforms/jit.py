@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.autodiff.node import Edge, GradNode, next_tick
+from jitgrad.autodiff.node import Edge, next_tick
 from jitgrad.autodiff.reverse import leading, reachable
 from jitgrad.compiler.draw import Drawing, draw
 from jitgrad.compiler.executable import Executable
@@ -22,7 +22,7 @@ from jitgrad.core.aval import ShapedArray, aval_of, is_float
 from jitgrad.core.collector import held_off
 from jitgrad.core.graph import Graph, is_number
 from jitgrad.core.memory import owner
-from jitgrad.core.modes import forward, grad_mode
+from jitgrad.core.modes import forward, grad_mode, questions
 from jitgrad.core.trace import atom_of, current_graph, stand_ins, tracing_into
 from jitgrad.eager import forget_plans
 from jitgrad.errors import GraphError, user_line
@@ -35,9 +35,10 @@ from jitgrad.transforms.arguments import Arguments, Parameters, is_weak
 from jitgrad.transforms.bindings import Bindings, stands_for_array
 from jitgrad.transforms.compiled import Compiled, Pullback, captured
 from jitgrad.transforms.numba_functions import numba_callback, numba_function
-from jitgrad.transforms.private import InputRecorder, plain, private
+from jitgrad.transforms.private import plain, private
 from jitgrad.transforms.pullback import pullback_function, record
 from jitgrad.transforms.recompiles import Watch
+from jitgrad.transforms.regime import Answers, Regime, call_private, name_inputs
 from jitgrad.transforms.short_calls import ShortCalls
 from jitgrad.transforms.trees import Structure, flatten
 
@@ -59,6 +60,7 @@ class JitFunction:
         self._bind = parameters.bind
         self._any_static = parameters.any_static
         self._compiled: dict[Any, Compiled] = {}
+        self._asking: set[Any] = set()  # the keys with which the program may depend on what is recorded
         self._short = ShortCalls(self._general)
         self._quick = self._short.guarded  # for arguments like those of frequent calls, by their number
         self._numba: dict[Any, Any] = {}  # functions for Numba and C, by what they were made for
@@ -89,9 +91,11 @@ class JitFunction:
         pullback = None
         if needs and grad_mode.get():
             pullback = None if forward.get() else self._pullback(arguments, compiled, needs)
+            if pullback is None and compiled.answers is None and arguments.key in self._asking:
+                return self._general(args, kwargs)  # it is another program where it is recorded: that one
             if pullback is None:  # recorded operation by operation, as tangents need it
                 return self._inlined(arguments, inputs)
-        plain_call = not needs and not kwargs and not self._any_static
+        plain_call = not needs and not kwargs and not self._any_static and compiled.answers is None
         if plain_call and kernel_mode() == "compiled":
             self._short.remember(args, compiled)
         results = compiled.executable(arguments.arrays())
@@ -104,10 +108,12 @@ class JitFunction:
 
     def _inlined(self, arguments: Arguments, known: Sequence[Tensor] = ()) -> Any:
         """The function itself, on private tensors; results that share memory with ``known`` tensors are copied."""
-        args, kwargs = arguments.replaced(
-            [leaf if is_weak(leaf) else private(t) for leaf, t in zip(arguments.leaves, arguments.tensors, strict=True)]
-        )
-        result = self._function(*args, **kwargs)
+        leaves = arguments.leaves
+        given = [leaf if is_weak(leaf) else private(t) for leaf, t in zip(leaves, arguments.tensors, strict=True)]
+        kinds = Regime.now(arguments.tensors).kinds
+        name_inputs([(t._edge, k) for t, k in zip(given, kinds, strict=True) if k is not None])
+        args, kwargs = arguments.replaced(given)
+        result = call_private(self._function, args, kwargs, given, self._title)
         if not known:
             return result
         arrays = [t._value for t in known]
@@ -122,11 +128,16 @@ class JitFunction:
 
     def _lookup(self, arguments: Arguments) -> Compiled:
         key = arguments.key
-        found = self._compiled.get(key)
+        regime = Regime.now(arguments.tensors) if self._asking and key in self._asking else None
+        found = self._compiled.get((key, regime))
         if found is None or not found.holds:
             new = found is None
             with held_off():
-                found = self._compiled[key] = self._compile(arguments)
+                found = self._compile(arguments, regime)
+                if found is None:  # its program may depend on the regime
+                    self._asking.add(key)
+                    return self._lookup(arguments)
+            self._compiled[key, regime] = found
             if new and self._watch is not None:
                 kernels: set[Hashable] = {(s.kernel.source, s.kernel.signature) for s in found.executable.kernels}
                 self._watch.note(arguments.traits(), kernels)
@@ -137,9 +148,10 @@ class JitFunction:
         arguments: Arguments,
         shapes: Sequence[tuple[int, ...]] | None = None,
         edges: Sequence[Edge | None] | None = None,
+        enabled: bool = False,
     ) -> tuple[Graph, Structure, list[Any], list[Tensor]]:
         """The graph for these arguments (or others of the same types and ``shapes``), the form of the results, and the
-        tensors among them: recorded ones if the arguments have ``edges``."""
+        tensors among them: recorded ones if that is ``enabled`` and the arguments have ``edges``."""
         start, caller = time.perf_counter(), user_line()
         graph = Graph(self._name, lines=True)
         stand_ins = []
@@ -151,11 +163,11 @@ class JitFunction:
         for stand_in, edge in zip(stand_ins, edges or (), strict=False):
             stand_in._edge = edge
         args, kwargs = arguments.replaced(stand_ins)
-        token = grad_mode.set(edges is not None)
+        token = grad_mode.set(enabled)
         try:
             with tracing_into(graph):
                 forget_plans()  # see keep_plan; not before, when other threads still keep theirs
-                leaves, structure = flatten(self._function(*args, **kwargs))
+                leaves, structure = flatten(call_private(self._function, args, kwargs, stand_ins, self._title))
                 rest: list[Any] = []
                 tensors: list[Tensor] = []
                 for leaf in leaves:
@@ -191,9 +203,23 @@ class JitFunction:
                 live.reads.append((t._value, copy))
         return live, structure, rest, tensors
 
-    def _compile(self, arguments: Arguments) -> Compiled:
+    def _compile(self, arguments: Arguments, regime: Regime | None) -> Compiled | None:
+        """What is compiled for these arguments in a regime. Without one they are traced unrecorded: None where the function
+        asked what is recorded, since the answers were not those of the call."""
         start = next_tick()
-        graph, structure, rest, _ = self._trace(arguments)
+        edges = None if regime is None else regime.edges()
+        asked: list[Tensor | None] = []
+        token = questions.set(asked)
+        try:
+            graph, structure, rest, results = self._trace(arguments, None, edges, regime is not None and regime.enabled)
+        except Exception:
+            if regime is None and asked:
+                return None
+            raise
+        finally:
+            questions.reset(token)
+        if regime is None and asked:
+            return None
         constants = captured(graph)
         arrays: dict[int, Tensor] = {}
         for c in constants:  # one tensor for an array, however often it met a traced value
@@ -202,10 +228,17 @@ class JitFunction:
         sources = {id(c.source): c.source for c in constants}
         # what the function itself made requires grad inside of it alone
         outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
+        if edges is not None and not grad_mode.get() and any(_depends(results, edges, outer, start)):
+            raise GraphError(
+                f"{self._title} records under enable_grad() though it is called under no_grad(), where its results have no "
+                "gradient: leave out one of the two"
+            )
         executable = Executable(f"{self._name}_kernel", graph)
         reads = graph.reads or []
-        bindings = Bindings(self._function, arguments.static, outer, [r for r, _ in reads], self._follows)
-        return Compiled(graph, executable, structure, rest, outer, reads, bindings)
+        answers = None if regime is None else Answers(regime, outer, asked)
+        read = [r for r, _ in reads] + ([] if answers is None else answers.others)
+        bindings = Bindings(self._function, arguments.static, outer, read, self._follows)
+        return Compiled(graph, executable, structure, rest, outer, reads, bindings, answers)
 
     @property
     def _title(self) -> str:
@@ -220,14 +253,15 @@ class JitFunction:
 
     def _pullback(self, arguments: Arguments, compiled: Compiled, needs: tuple[int, ...]) -> Pullback | None:
         """The gradient of a call with respect to the arguments and captured tensors at ``needs``; None where a captured
-        tensor cannot be made an argument of it."""
+        tensor cannot be made an argument of it, or where other programs have to be made for calls that are recorded."""
         if needs in compiled.pullbacks:
             return compiled.pullbacks[needs]
         # the gradient is traced on its own: it must be that of the very program that ran
-        again, tracked, origins = self._tracked(arguments, compiled, needs)
+        again, tracked, origins = self._recorded(arguments, compiled)
         if not same_program(compiled.graph, again):
-            again = self._trace(arguments)[0]  # writes in place look different where they are recorded
-        if not same_program(compiled.graph, again):
+            if compiled.answers is None:
+                self._asking.add(arguments.key)
+                return None
             raise GraphError(
                 f"{self._title} gave another program when it was traced again for its gradient: "
                 "random numbers or other state inside. Draw or read them outside and pass them as arguments"
@@ -255,18 +289,13 @@ class JitFunction:
         compiled.pullbacks[needs] = pullback
         return pullback
 
-    def _tracked(
-        self, arguments: Arguments, compiled: Compiled, needs: tuple[int, ...]
-    ) -> tuple[Graph, list[bool], list[str | None]]:
-        """A recorded trace, which of its results depend on what is at ``needs`` by more than detached values, and why the
-        others do not."""
+    def _recorded(self, arguments: Arguments, compiled: Compiled) -> tuple[Graph, list[bool], list[str | None]]:
+        """A recorded trace, which of its results depend on tracked arguments or captured tensors by more than detached
+        values, and why the others do not."""
         start = next_tick()
-        edges = [GradNode(InputRecorder(), (), ()) if i in needs else None for i in range(len(arguments.leaves))]
-        graph, _, _, results = self._trace(arguments, edges=edges)
-        nodes = reachable([t._edge for t in results if t._edge is not None], start)
-        sought: list[Any] = [e for e in (*edges, *(t._edge for t in compiled.sources)) if e is not None]
-        found = leading(nodes, set(sought))
-        return graph, [t._edge in found for t in results], [t._origin for t in results]
+        edges = Regime.now(arguments.tensors).edges()
+        graph, _, _, results = self._trace(arguments, edges=edges, enabled=True)
+        return graph, _depends(results, edges, compiled.sources, start), [t._origin for t in results]
 
     # ----------------------------------------------------------------- Numba
 
@@ -327,6 +356,16 @@ class JitFunction:
     def source(self, *args: Any, **kwargs: Any) -> str:
         """The source of the kernels for these arguments, commented with the lines of the function that it comes from."""
         return "\n".join(s.emitted.listing for s in self._lookup(self._bind(args, kwargs)).executable.kernels)
+
+
+def _depends(
+    results: Sequence[Tensor], edges: Sequence[Edge | None], captured: Sequence[Tensor], since: int
+) -> list[bool]:
+    """Which results were recorded as depending on the arguments at these edges, or on captured tensors."""
+    nodes = reachable([t._edge for t in results if t._edge is not None], since)
+    sought: list[Any] = [e for e in (*edges, *(t._edge for t in captured)) if e is not None]
+    found = leading(nodes, set(sought))
+    return [t._edge in found for t in results]
 
 
 def _is_alias(array: Any) -> bool:

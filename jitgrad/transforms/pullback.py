@@ -17,6 +17,7 @@ from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.arguments import Arguments, is_weak
 from jitgrad.transforms.compiled import Compiled, Pullback
+from jitgrad.transforms.regime import name_inputs
 from jitgrad.transforms.reverse_mode import vjp
 from jitgrad.transforms.trees import flatten
 
@@ -118,6 +119,7 @@ def pullback_function(
     """The function from arguments (and ``hidden`` captured tensors after them), cotangents of the float results and masks
     of them (or none) to the cotangents of what is at ``needs``."""
     moved = [[*range(count), *hidden].index(i) for i in needs]
+    kinds = () if compiled.answers is None else compiled.answers.regime.kinds
 
     def pull(values: tuple[Tensor, ...], cotangents: list[Tensor], masks: list[Tensor]) -> list[Any]:
         bound = compiled.bindings.now(compiled.sources)
@@ -133,8 +135,16 @@ def pullback_function(
                 "decide): do the write after backward"
             )
 
+        if not compiled.answers_hold:
+            raise GraphError(
+                f"backward of {name} needs the captured tensors as they were in the call, since the function asks which of them "
+                "require grad: call backward before that changes"
+            )
+
         def part(*moving: Tensor) -> list[Any]:
             whole: list[Any] = list(values)
+            if kinds:  # the program is that of this regime
+                name_inputs([(v._edge, kinds[i]) for i, v in zip(needs, moving, strict=True) if i < count])
             for i, v in zip(moved, moving, strict=True):
                 whole[i] = v
             table.update((id(bound[i - count]), v) for i, v in zip(hidden, whole[count:], strict=True))
