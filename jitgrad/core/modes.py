@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 __all__ = [
     "ANOMALY",
+    "ENABLED",
     "FORWARD",
     "Anomaly",
     "anomaly",
@@ -34,6 +35,9 @@ Anomaly: TypeAlias = Literal["lines", "values"]
 ANOMALY: Final = "anomaly"
 """The grad mode under detect_anomaly: true, and nodes remember the user's line and fingerprints."""
 
+ENABLED: Final = "enabled"
+"""Among what a traced function asks: it records what it says itself, whatever the mode of the call."""
+
 FORWARD: Final = "forward"
 """The grad mode inside of forward-mode transforms: nodes keep all operands and results, which tangents may need."""
 
@@ -49,15 +53,15 @@ _entered: ContextVar[tuple[Token[bool | str], ...]] = ContextVar("jitgrad_entere
 
 
 questions: ContextVar[list[Any] | None] = ContextVar("jitgrad_questions", default=None)
-"""While a function is traced: the tensors of which its code asked how they are recorded; None among them for anything else
-that is asked about recording."""
+"""While a function is traced: the tensors of which its code asked how they are recorded, ``ENABLED`` where it said
+``enable_grad()``, and None for anything else that is asked about recording."""
 
 
-def note_question(tensor: Any = None) -> None:
+def note_question(what: Any = None) -> None:
     """The user asks something that depends on whether a call is recorded, of which a trace must know."""
     asked = questions.get()
     if asked is not None:
-        asked.append(tensor)
+        asked.append(what)
 
 
 def is_grad_enabled() -> bool:
@@ -86,7 +90,7 @@ class _GradMode:
 
     def _set(self) -> Token[bool | str]:
         if self._enabled:
-            note_question()  # what is recorded inside depends on what requires grad, and not on the mode outside
+            note_question(ENABLED)  # what is recorded inside depends on what requires grad, and not on the mode outside
         return grad_mode.set(recording_mode() if self._enabled else False)
 
     def __enter__(self) -> None:

@@ -233,9 +233,14 @@ class Tensor:
     def grad(self) -> Tensor | None:
         """The gradient that ``backward`` added up here; None before. Assign None to clear it."""
         edge = self._edge
+        if isinstance(edge, GradNode) and edge.retained is not None and self._slot in edge.retained:
+            return edge.retained[self._slot]  # type: ignore[no-any-return]
+        if self.is_traced and (self._leaf is None or self._leaf.grad is None):
+            raise TracedValueError(
+                f".grad of a traced value at {user_line()}: backward() adds up gradients outside of the function alone; pass "
+                "x.grad as an argument, or take gradients inside with jg.grad"
+            )
         if isinstance(edge, GradNode):
-            if edge.retained is not None and self._slot in edge.retained:
-                return edge.retained[self._slot]  # type: ignore[no-any-return]
             warnings.warn(
                 f".grad of the result of {edge.name} is None: only leaves keep their gradients. Call retain_grad() on it before "
                 "backward() to keep it, or read .grad of the leaf that you meant.",

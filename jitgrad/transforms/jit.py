@@ -22,7 +22,7 @@ from jitgrad.core.aval import ShapedArray, aval_of, is_float
 from jitgrad.core.collector import held_off
 from jitgrad.core.graph import Graph, is_number
 from jitgrad.core.memory import owner
-from jitgrad.core.modes import forward, grad_mode, questions
+from jitgrad.core.modes import ENABLED, forward, grad_mode, questions
 from jitgrad.core.trace import atom_of, current_graph, stand_ins, tracing_into
 from jitgrad.eager import forget_plans
 from jitgrad.errors import GraphError, user_line
@@ -208,7 +208,7 @@ class JitFunction:
         asked what is recorded, since the answers were not those of the call."""
         start = next_tick()
         edges = None if regime is None else regime.edges()
-        asked: list[Tensor | None] = []
+        asked: list[Any] = []
         token = questions.set(asked)
         try:
             graph, structure, rest, results = self._trace(arguments, None, edges, regime is not None and regime.enabled)
@@ -228,7 +228,12 @@ class JitFunction:
         sources = {id(c.source): c.source for c in constants}
         # what the function itself made requires grad inside of it alone
         outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
-        if edges is not None and not grad_mode.get() and any(_depends(results, edges, outer, start)):
+        if (
+            edges is not None
+            and not grad_mode.get()
+            and ENABLED in asked
+            and any(_depends(results, edges, outer, start))
+        ):
             raise GraphError(
                 f"{self._title} records under enable_grad() though it is called under no_grad(), where its results have no "
                 "gradient: leave out one of the two"
@@ -259,8 +264,8 @@ class JitFunction:
         # the gradient is traced on its own: it must be that of the very program that ran
         again, tracked, origins = self._recorded(arguments, compiled)
         if not same_program(compiled.graph, again):
-            if compiled.answers is None:
-                self._asking.add(arguments.key)
+            if compiled.answers is None and same_program(again, self._recorded(arguments, compiled)[0]):
+                self._asking.add(arguments.key)  # it is another one where it is recorded
                 return None
             raise GraphError(
                 f"{self._title} gave another program when it was traced again for its gradient: "

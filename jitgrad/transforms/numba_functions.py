@@ -42,7 +42,7 @@ class _Jitted(Protocol):
     def _name(self) -> str: ...
 
     def _trace(
-        self, arguments: Arguments, shapes: Sequence[tuple[int, ...]] | None = None
+        self, arguments: Arguments, shapes: Sequence[tuple[int, ...]] | None = None, *, enabled: bool = False
     ) -> tuple[Graph, Structure, list[Any], list[Any]]: ...
 
 
@@ -61,7 +61,7 @@ def _program(owner: _Jitted, arguments: Arguments, freeze: bool) -> tuple[Progra
     def trace(shapes: Sequence[tuple[int, ...]]) -> Traced:
         seen = Observation()
         with seen.watch():
-            graph, structure, leaves, _ = owner._trace(arguments, shapes)
+            graph, structure, leaves, _ = owner._trace(arguments, shapes, enabled=True)
         read[:] = graph.reads or ()
         return Traced(graph, seen.axes, (structure, leaves))
 

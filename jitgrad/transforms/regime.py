@@ -55,10 +55,10 @@ def name_inputs(inputs: Iterable[tuple[Any, Kind]]) -> None:
 class Answers:
     """What a traced function was told of captured tensors: the trace holds while they would say it again."""
 
-    def __init__(self, regime: Regime, sources: Sequence[Tensor], asked: Iterable[Tensor | None]) -> None:
+    def __init__(self, regime: Regime, sources: Sequence[Tensor], asked: Iterable[Any]) -> None:
         self.regime = regime
         self._sources = [_kind(t) for t in sources]
-        others = {id(t): t for t in asked if t is not None} | {id(t): None for t in sources}
+        others = {id(t): t for t in asked if isinstance(t, Tensor)} | {id(t): None for t in sources}
         self.others = [t for t in others.values() if t is not None]
         self._others = [(weakref.ref(t), _kind(t)) for t in self.others]
 
