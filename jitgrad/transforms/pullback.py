@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from jitgrad.autodiff.node import GradNode, NodeRecorder
+from jitgrad.compiler.passes import erase_identities, same_program
 from jitgrad.core.aval import ShapedArray, aval_of, make_aval
-from jitgrad.core.trace import standing_in
+from jitgrad.core.graph import Constant, Graph, Tracer
+from jitgrad.core.trace import current_graph, standing_in
 from jitgrad.eager import forget_plans
 from jitgrad.errors import GraphError, InPlaceError
 from jitgrad.ops.selection import where
@@ -107,6 +109,23 @@ class _CallRecorder(NodeRecorder):
         return [(t, None) for t in self.pullback.function(tuple(values), cotangents, masks)]
 
 
+def _check_program(
+    name: str, compiled: Compiled, inputs: Sequence[Any], stand_ins: dict[int, Any], results: Sequence[Tensor]
+) -> None:
+    """Raise GraphError where the function, traced for its gradient, is not the program that ran."""
+    graph = current_graph()
+    if graph is None or not all(isinstance(v, Tracer) and v.graph is graph for v in (*inputs, *stand_ins.values())):
+        return  # it is run, or traced for what is around it as well
+    outputs = [t._value.variable if t.is_traced else Constant(t._value, t) for t in results]
+    now = Graph(graph.name, [v.variable for v in inputs], list(graph.nodes), outputs).live()
+    known = {array: v.variable for array, v in stand_ins.items()}
+    if not same_program(erase_identities(compiled.graph), erase_identities(now), known):
+        raise GraphError(
+            f"{name} gave another program when it was traced again for its gradient: random numbers or other state inside. Draw "
+            "or read them outside and pass them as arguments"
+        )
+
+
 def pullback_function(
     function: Callable[..., Any],
     name: str,
@@ -148,9 +167,13 @@ def pullback_function(
             for i, v in zip(moved, moving, strict=True):
                 whole[i] = v
             table.update((id(bound[i - count]), v) for i, v in zip(hidden, whole[count:], strict=True))
+            # before the function writes its arguments
+            inputs = [v._value for v in whole[:count]]
+            stand_ins = {id(bound[i - count]._value): v._value for i, v in zip(hidden, whole[count:], strict=True)}
             args, kwargs = arguments.replaced(whole[:count])
             results = flatten(function(*args, **kwargs))[0]
             tensors = [as_tensor(r) for r in results if isinstance(r, Tensor | np.ndarray | np.generic)]
+            _check_program(name, compiled, inputs, stand_ins, tensors)
             # where nothing flows back nothing may flow on, whatever the derivatives are
             return [where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)] if masks else tensors
 
