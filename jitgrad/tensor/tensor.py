@@ -11,7 +11,7 @@ import numpy as np
 from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.core.aval import ShapedArray, is_float
 from jitgrad.core.graph import Tracer
-from jitgrad.core.modes import note_question
+from jitgrad.core.modes import note_question, questions
 from jitgrad.core.trace import current_graph, note_read
 from jitgrad.errors import DtypeError, GradientWarning, GraphError, ShapeError, TracedValueError, user_line
 
@@ -187,7 +187,7 @@ class Tensor:
 
     def _note_question(self) -> None:
         """The user asks how this tensor is recorded; of a traced one that follows from what it was made of."""
-        if self._aval.dtype.kind == "f":  # others never are
+        if questions.get() is not None and self._aval.dtype.kind == "f":  # others never are
             note_question(None if self.is_traced else self)
 
     def _check_differentiable(self, what: str) -> None:
