@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,9 +171,19 @@ class Scale(jg.autograd.Function):
 
 
 def _needs_input_grad(lib: Any, x: Any, w: Any) -> Any:
-    return ((TorchScale if lib is torch else Scale).apply(x, w) * x).sum()
+    return (lib.scale(x, w) * x).sum()
 
 
+def _library(lib: Any, scale: Any) -> SimpleNamespace:
+    return SimpleNamespace(
+        no_grad=lib.no_grad,
+        set_grad_enabled=lib.set_grad_enabled,
+        is_grad_enabled=lib.is_grad_enabled,
+        scale=scale.apply,
+    )
+
+
+HERE, THERE = _library(jg, Scale), _library(torch, TorchScale)
 PROGRAMS: list[Program] = [
     _requires_grad,
     _captured_requires_grad,
@@ -235,15 +246,15 @@ def agree(found: list[Any], expected: list[Any], where: str) -> None:
 def test_as_in_pytorch(program: Program, order: int) -> None:
     """In every situation, by one jitted function: what it was compiled to for one must not serve another."""
     w = jg.tensor(W)
-    jitted = jg.jit(lambda x: program(jg, x, w))
+    jitted = jg.jit(lambda x: program(HERE, x, w))
     # 5 and 12 have no common factor, so that every situation follows others; twice, for compiled functions that are found
     count = len(SITUATIONS)
     for k in range(2 * count):
         kind, tracked, enabled = SITUATIONS[order * k % count]
         expected = _outcome(
-            torch, lambda x, w: program(torch, x, w), torch.tensor(W, dtype=torch.float64), kind, tracked, enabled
+            torch, lambda x, w: program(THERE, x, w), torch.tensor(W, dtype=torch.float64), kind, tracked, enabled
         )
-        eager = _outcome(jg, lambda x, w: program(jg, x, w), jg.tensor(W), kind, tracked, enabled)
+        eager = _outcome(jg, lambda x, w: program(HERE, x, w), jg.tensor(W), kind, tracked, enabled)
         found = _outcome(jg, lambda x, _: jitted(x), w, kind, tracked, enabled)
         for got in (eager, found):
             agree(got, expected, str((kind, tracked, enabled)))
@@ -251,11 +262,11 @@ def test_as_in_pytorch(program: Program, order: int) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_both_as_arguments(program: Program) -> None:
-    jitted = jg.jit(lambda x, w: program(jg, x, w))
+    jitted = jg.jit(lambda x, w: program(HERE, x, w))
     w = jg.tensor(W)
     for kind, tracked, enabled in SITUATIONS:
         other = torch.tensor(W, dtype=torch.float64)
-        expected = _outcome(torch, lambda x, w: program(torch, x, w), other, kind, tracked, enabled)
+        expected = _outcome(torch, lambda x, w: program(THERE, x, w), other, kind, tracked, enabled)
         found = _outcome(jg, jitted, w, kind, tracked, enabled)
         agree(found, expected, str((kind, tracked, enabled)))
 
