@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jitgrad as jg
-from jitgrad.kernels.guards import guard_of
+from jitgrad.kernels.guards import USABLE, guard_of
 from jitgrad.transforms.jit import jit
-from jitgrad.transforms.short_calls import _USABLE
 
 DTYPES = ["float64", "float32", "int64", "int32", "bool", "uint8"]
 
@@ -47,7 +46,7 @@ OTHERS = {
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_guard_refuses_everything_else(name: str, place: int) -> None:
     array = np.zeros((2, 3))
-    guard, table = guard_of([array, array], _USABLE)
+    guard, table = guard_of([array, array], USABLE)
     arguments: list[Any] = [np.ones((2, 3)), np.ones((2, 3))]
     assert guard(*arguments, table) == 1
     arguments[place] = OTHERS[name]
@@ -55,7 +54,7 @@ def test_a_guard_refuses_everything_else(name: str, place: int) -> None:
 
 
 def test_a_guard_takes_read_only_arrays_and_views() -> None:
-    guard, table = guard_of([np.zeros((2, 3))], _USABLE)
+    guard, table = guard_of([np.zeros((2, 3))], USABLE)
     frozen = np.ones((2, 3))
     frozen.flags.writeable = False
     assert guard(frozen, table) == 1
@@ -65,7 +64,7 @@ def test_a_guard_takes_read_only_arrays_and_views() -> None:
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=4), st.sampled_from(DTYPES)), min_size=2, max_size=2))
 def test_a_guard_takes_what_has_the_same_dtype_and_shape(specs: list[tuple[list[int], str]]) -> None:
     first, second = (np.zeros(shape, dtype) for shape, dtype in specs)
-    guard, table = guard_of([first], _USABLE)
+    guard, table = guard_of([first], USABLE)
     assert guard(second, table) == (first.shape == second.shape and first.dtype == second.dtype)
 
 
@@ -77,7 +76,7 @@ NUMBERS: dict[str, Any] = {"float": 1.5, "int": 2, "bool": True}
     "other", [2.5, 7, False, np.float64(1.0), np.int64(3), np.array(1.0), None, [1.0], 1 + 2j, Fraction(1, 2)]
 )
 def test_a_guard_takes_numbers_of_the_same_type_alone(name: str, other: Any) -> None:
-    guard, table = guard_of([NUMBERS[name], np.ones(3)], _USABLE)
+    guard, table = guard_of([NUMBERS[name], np.ones(3)], USABLE)
     assert guard(other, np.zeros(3), table) == (type(other) is type(NUMBERS[name]))
     assert guard(NUMBERS[name], np.zeros(4), table) == 0
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from enum import Enum
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from strategies import kernels
 
 import jitgrad as jg
 from jitgrad import jit
 from jitgrad.core.aval import make_aval
 from jitgrad.eager import plans
-from jitgrad.errors import ConversionError, GraphError, InPlaceError
+from jitgrad.errors import ConversionError, GraphError, InPlaceError, RecompileWarning
 from jitgrad.ops.elementwise import negative
 from jitgrad.tensor import Tensor
 from jitgrad.transforms.jit import JitFunction
@@ -1009,3 +1013,621 @@ def test_a_plan_that_is_kept_while_another_thread_begins_to_trace_is_taken_back(
     table: dict[Any, Any] = {}
     plans.keep_plan(table, "key", plan)
     assert not table
+
+
+# ------------------------------------------------------------------------- whatever the code names, and what is not run
+
+
+def check_changes(function: Callable[[Any], Any], *changes: Callable[[], Any]) -> None:
+    """After each change the jitted function gives what Python and NumPy give, on the short way as well."""
+    jitted = jit(function)
+    for change in (lambda: None, *changes):
+        change()
+        for _ in range(3):
+            np.testing.assert_allclose(jitted(X), function(X), rtol=1e-14)
+
+
+def of(*values: float) -> np.ndarray[Any, Any]:
+    return np.array(values, float)
+
+
+class Holder:
+    """Attributes."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
+@pytest.fixture(params=["python", "compiled"])
+def either_mode(request: pytest.FixtureRequest) -> Iterator[None]:
+    with kernels(request.param):
+        yield
+
+
+@pytest.mark.usefixtures("either_mode")
+def test_objects_that_classes_hold() -> None:
+    class Net:
+        layer = Holder(w=of(1, 2, 3), scale=2.0)
+
+        def __call__(self, x: Any) -> Any:
+            return x * self.layer.w * self.layer.scale
+
+    net = Net()
+    check_changes(
+        net,
+        lambda: setattr(Net.layer, "w", of(3, 2, 1)),
+        lambda: setattr(net.layer, "scale", 3.0),
+        lambda: setattr(net, "layer", Holder(w=of(5, 5, 5), scale=3.0)),
+        lambda: setattr(Net.layer, "w", of(9, 9, 9)),
+        lambda: delattr(net, "layer"),
+    )
+
+
+def test_names_imported_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("module_of_weights")
+    module.weights, module.scale = of(1, 2, 3), 2.0
+    monkeypatch.setitem(sys.modules, "module_of_weights", module)
+
+    def function(x: Any) -> Any:
+        import module_of_weights
+        from module_of_weights import weights
+
+        return x * weights * module_of_weights.scale
+
+    check_changes(
+        function,
+        lambda: setattr(module, "weights", of(3, 2, 1)),
+        lambda: setattr(module, "scale", 5.0),
+        lambda: setattr(module, "weights", of(1, 1, 1)),
+    )
+
+
+@pytest.mark.parametrize("kind", [list, deque])
+def test_sequences_that_grow_and_shrink(kind: Any) -> None:
+    model = Holder(ws=kind([of(1, 2, 3)]))
+
+    def function(x: Any) -> Any:
+        for w in model.ws:
+            x = x * w + 1.0
+        return x
+
+    check_changes(
+        function,
+        lambda: model.ws.append(of(2, 3, 4)),
+        lambda: model.ws.insert(0, of(1, 1, 2)),
+        lambda: model.ws.append(of(0, 3, 4)),
+        lambda: model.ws.__delitem__(0),
+        lambda: [model.ws.pop(), model.ws.pop()],
+        lambda: model.ws.append(of(5, 3, 4)),
+        lambda: setattr(model, "ws", kind([of(4, 3, 2)])),
+    )
+
+
+def test_mappings_of_every_kind() -> None:
+    raw = {"w": of(1, 2, 3)}
+    seen = MappingProxyType(raw)
+    ordered = OrderedDict(a=of(1, 2, 3), b=of(3, 1, 2))
+    default: Any = defaultdict(lambda: of(1, 1, 1), k=of(3, 3, 3))
+    plain = {"a": of(1, 2, 3)}
+
+    def function(x: Any) -> Any:
+        for w in (*ordered.values(), *plain.values()):
+            x = x * w + 1.0
+        return x * seen["w"] * default["k"]
+
+    check_changes(
+        function,
+        lambda: raw.update(w=of(2, 1, 0)),
+        lambda: ordered.update(a=of(2, 2, 2)),
+        lambda: ordered.move_to_end("a"),
+        lambda: default.update(k=of(1, 2, 1)),
+        lambda: default.pop("k"),
+        lambda: plain.update(b=of(7, 7, 7)),
+        lambda: plain.pop("a"),
+        lambda: plain.update(a=of(2, 2, 2)),
+    )
+
+
+def test_looking_into_a_defaultdict_adds_nothing() -> None:
+    table: Any = defaultdict(list, w=of(1, 2, 3))
+    function = jit(lambda x: x * table["w"] if "w" in table else x)
+    np.testing.assert_array_equal(function(X), X * [1, 2, 3])
+    del table["w"]
+    np.testing.assert_array_equal(function(X), X)
+    assert not table
+
+
+@pytest.mark.usefixtures("either_mode")
+def test_none_that_becomes_an_array_and_back() -> None:
+    model = Holder(w=of(1, 2, 3), bias=None)
+
+    def function(x: Any) -> Any:
+        x = x * model.w
+        return x if model.bias is None else x + model.bias
+
+    check_changes(
+        function,
+        lambda: setattr(model, "bias", of(1, 1, 1)),
+        lambda: setattr(model, "bias", None),
+        lambda: setattr(model, "bias", of(2, 1, 1)),
+        lambda: setattr(model, "bias", of(3, 1, 1)),
+    )
+
+
+def test_defaults_and_partial_functions() -> None:
+    one, two = of(1, 2, 3), of(1, 1, 1)
+
+    def scaled(x: Any, w: Any = one, *, b: Any = two, k: float = 2.0) -> Any:
+        return x * w * k + b
+
+    table = {"w": of(1, 2, 3)}
+    part = functools.partial(lambda table, x, k=1.0: x * table["w"] * k, table, k=2.0)
+    model = Holder(part=part)
+
+    check_changes(
+        lambda x: scaled(x) * 1.0,
+        lambda: setattr(scaled, "__defaults__", (of(2, 2, 2),)),
+        lambda: scaled.__kwdefaults__.update(k=4.0),
+        lambda: setattr(scaled, "__kwdefaults__", {"b": of(3, 3, 3), "k": 5.0}),
+    )
+    check_changes(part, lambda: table.update(w=of(2, 2, 2)), lambda: part.keywords.update(k=3.0))
+    check_changes(
+        lambda x: model.part(x) * 1.0,
+        lambda: setattr(model, "part", functools.partial(part.func, {"w": of(5, 5, 5)}, k=1.0)),
+        lambda: setattr(model, "part", functools.partial(part.func, {"w": of(5, 5, 5)}, k=4.0)),
+        lambda: model.part.args[0].update(w=of(0, 1, 0)),
+    )
+
+
+NUMBER: Any = 2.0
+
+
+@pytest.mark.filterwarnings("ignore::jitgrad.errors.RecompileWarning")
+def test_numbers_and_texts_that_the_code_names() -> None:
+    model = Holder(
+        scale=2.0, mode="sum", flag=True, n=np.float64(3.0), sizes=[1, 2], pair=(1.0, 2.0), d={"a": [1.0, {"b": 2.0}]}
+    )
+
+    def function(x: Any) -> Any:
+        x = x * model.scale * model.n * NUMBER
+        if model.mode == "sum":
+            x = x + 1.0
+        if model.flag:
+            x = x * 2.0
+        for s in model.sizes:
+            x = x * s
+        return np.copysign(x * model.pair[0] * model.d["a"][1]["b"], model.scale)
+
+    check_changes(
+        function,
+        lambda: setattr(model, "scale", 3.0),
+        lambda: setattr(model, "mode", "mean"),
+        lambda: setattr(model, "flag", False),
+        lambda: setattr(model, "n", np.float64(4.0)),
+        lambda: model.sizes.append(5),
+        lambda: model.sizes.__setitem__(0, 7),
+        lambda: setattr(model, "sizes", [7, 2, 6]),
+        lambda: setattr(model, "pair", (3.0, 2.0)),
+        lambda: model.d["a"][1].update(b=9.0),
+        lambda: globals().update(NUMBER=5.0),
+        lambda: globals().update(NUMBER=of(1, 2, 3)),
+        lambda: globals().update(NUMBER=2.0),
+        lambda: setattr(model, "scale", 0.0),
+        lambda: setattr(model, "scale", -0.0),
+    )
+
+
+def test_equal_numbers_are_no_reason_to_trace_again_others_are() -> None:
+    model = Holder(n=1000, sizes=[1000, 2.5])
+    counted = Counted(lambda x: x * model.n * len(model.sizes))
+    function = jit(counted)
+    function(X)
+    model.n, model.sizes = int("1000"), [int("1000"), float("2.5")]
+    assert function(X).dtype == np.float64
+    assert counted.calls == 1
+    x = np.array([1, 2, 3])
+    for n in (1, 1.0, True, np.float32(1.0)):  # equal, and of four dtypes
+        model.n = n
+        assert function(x).dtype == (x * n * 2).dtype
+
+
+def test_functions_and_kinds_that_the_code_names() -> None:
+    act: Any = np.tanh
+
+    def helper(x: Any) -> Any:
+        return 2.0 * x
+
+    class Mode(Enum):
+        SUM, MEAN = 1, 2
+
+    class Layer(Holder):
+        def __call__(self, x: Any) -> Any:
+            return x * self.w * self.k
+
+    class Other(Layer):
+        def __call__(self, x: Any) -> Any:
+            return x + self.w * self.k
+
+    model = Holder(mode=Mode.SUM, layer=Layer(w=of(1, 2, 3), k=2.0))
+
+    def function(x: Any) -> Any:
+        return act(helper(model.layer(x))) if model.mode is Mode.SUM else x
+
+    def rebind(new: Any) -> None:
+        nonlocal act
+        act = new
+
+    def redefine() -> None:
+        nonlocal helper
+        helper = lambda x: 3.0 * x  # noqa: E731
+
+    check_changes(
+        function,
+        lambda: rebind(np.sin),
+        redefine,
+        lambda: setattr(model, "layer", Layer(w=of(3, 2, 1), k=2.0)),
+        lambda: setattr(model, "layer", Layer(w=of(3, 2, 1), k=3.0)),
+        lambda: setattr(model, "layer", Other(w=model.layer.w, k=3.0)),
+        lambda: setattr(model, "layer", Layer(w=of(3, 2, 1), k=1.0)),
+        lambda: setattr(model, "mode", Mode.MEAN),
+    )
+
+
+def test_two_names_of_one_object() -> None:
+    a = b = Holder(w=of(1, 2, 3))
+
+    def split() -> None:
+        nonlocal b
+        b = Holder(w=of(5, 5, 5))
+
+    def join() -> None:
+        nonlocal a
+        a = b
+
+    check_changes(
+        lambda x: x * a.w + b.w,
+        split,
+        lambda: setattr(b, "w", of(6, 6, 6)),
+        join,
+        lambda: setattr(b, "w", of(7, 6, 6)),
+    )
+
+
+@pytest.mark.usefixtures("either_mode")
+def test_properties_are_not_run_by_looking() -> None:
+    runs: list[int] = []
+
+    class Model:
+        def __init__(self) -> None:
+            self.__dict__["w"] = of(9, 9, 9)  # hidden by the property
+            self._w, self._k = of(1, 2, 3), 2.0
+
+        @property
+        def w(self) -> Any:
+            runs.append(1)
+            if len(runs) in fails:
+                raise RuntimeError("not now")
+            return self._w
+
+        @property
+        def k(self) -> float:
+            return self._k
+
+        @functools.cached_property
+        def cached(self) -> Any:
+            return self._w * 2.0
+
+    model, fails = Model(), range(2, 2)
+    function = jit(lambda x: x * model.w * model.k + model.cached)
+    for _ in range(20):
+        np.testing.assert_array_equal(function(X), X * [2, 4, 6] + [2, 4, 6])
+    assert len(runs) == 1
+    model._w = of(2, 2, 2)
+    np.testing.assert_array_equal(function(X), X * 4 + [2, 4, 6])
+    model._k = 3.0
+    np.testing.assert_array_equal(function(X), X * 6 + [2, 4, 6])
+    del model.cached
+    np.testing.assert_array_equal(function(X), X * 6 + 4)
+
+
+def test_errors_of_attributes_are_those_of_the_function_alone() -> None:
+    class Model:
+        def __init__(self, **parts: Any) -> None:
+            self.__dict__["parts"] = parts
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return self.__dict__["parts"][name]
+            except KeyError:
+                raise RuntimeError(name) from None
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            self.__dict__["parts"][name] = value
+
+    model = Model(w=of(1, 2, 3), k=2.0)
+    check_changes(
+        lambda x: x * model.w * model.k, lambda: setattr(model, "w", of(2, 2, 2)), lambda: setattr(model, "k", 5.0)
+    )
+    function = jit(lambda x: x * model.w)
+    function(X)
+    del model.__dict__["parts"]["w"]
+    with pytest.raises(RuntimeError, match="w"):
+        function(X)
+
+
+def test_what_the_trace_itself_changes_is_no_reason_to_trace_again() -> None:
+    count, log, model = 0, [], Holder(calls=0, cache=None)
+
+    def function(x: Any) -> Any:
+        nonlocal count
+        count += 1
+        log.append(x.shape)
+        model.calls += 1
+        if model.cache is None:
+            model.cache = of(1, 2, 3)
+        return (x * x).sum()
+
+    jitted = jit(function)
+    for _ in range(5):
+        jitted(X)
+        jitted(np.ones(4))
+        x = leaf(*X)
+        jitted(x).backward()
+        close(x.grad, 2 * X)
+    assert count == len(log) == model.calls <= 6
+
+
+@pytest.mark.filterwarnings("ignore::jitgrad.errors.RecompileWarning")
+def test_an_array_that_is_bound_while_the_function_is_traced() -> None:
+    model = Holder(w=of(1, 2, 3))
+    pending = [of(2, 2, 2)]
+
+    def function(x: Any) -> Any:
+        y = x * model.w
+        if pending:  # as another thread would
+            model.__dict__.update(w=pending.pop())
+        return y
+
+    jitted = jit(function)
+    np.testing.assert_array_equal(jitted(X), X * [1, 2, 3])
+    for _ in range(3):
+        np.testing.assert_array_equal(jitted(X), 2 * X)
+    model.w = of(3, 3, 3)
+    np.testing.assert_array_equal(jitted(X), 3 * X)
+
+
+def test_a_place_that_keeps_changing_is_named() -> None:
+    model = Holder(step=0.0)
+    function = jit(lambda x: x * model.step)
+
+    def steps() -> None:
+        for k in range(8):
+            model.step = k + 0.5
+            np.testing.assert_array_equal(function(X), X * model.step)
+
+    with pytest.warns(RecompileWarning, match=r"model\.step keeps changing"):
+        steps()
+
+
+def test_plain_containers_are_no_objects_to_count() -> None:
+    model = Holder(
+        values=[float(i) for i in range(50_000)],
+        rows=[[float(i)] for i in range(20_000)],
+        inner=Holder(inner=Holder(w=of(1, 2, 3))),
+    )
+    check_changes(
+        lambda x: x * model.inner.inner.w * len(model.rows), lambda: setattr(model.inner.inner, "w", of(2, 2, 2))
+    )
+
+
+def test_objects_that_no_code_names_do_not_hide_those_that_it_names() -> None:
+    model = Holder(unnamed=[Holder(other=Holder()) for _ in range(20_000)], last=Holder(w=of(1, 2, 3)))
+    check_changes(lambda x: x * model.last.w, lambda: setattr(model.last, "w", of(2, 2, 2)))
+
+
+def test_too_many_objects_are_told_of_and_the_function_is_traced_anew() -> None:
+    model = Holder(parts=[Holder(w=of(k, k, k)) for k in range(20_000)])
+    counted = Counted(lambda x: (x * model.parts[-1].w).sum())
+    function = jit(counted)
+    with pytest.warns(RecompileWarning, match="more than 16384 objects"):
+        function(X)
+    for k in range(2):
+        model.parts[-1].w = of(k, 2, 3)
+        np.testing.assert_allclose(function(X), X @ [k, 2, 3], rtol=1e-14)
+    x = leaf(*X)
+    y = function(x)
+    model.parts[-1].w = of(9, 9, 9)
+    y.backward()
+    close(x.grad, [1, 2, 3])
+
+
+def test_a_jitted_method_of_many_instances() -> None:
+    class Model:
+        def __init__(self, *w: float) -> None:
+            self.w, self.k = of(*w), 2.0
+
+        @functools.partial(jit, static_argnums=0)
+        def scaled(self, x: Any) -> Any:
+            return x * self.w * self.k
+
+    models = [Model(k, 1, 2) for k in range(5)]
+    for k in range(3):
+        for model in models:
+            np.testing.assert_allclose(model.scaled(X), X * model.w * model.k, rtol=1e-14)
+            model.w = model.w + 1.0
+        models[k].k = 5.0 + k
+
+
+@pytest.mark.usefixtures("either_mode")
+@pytest.mark.parametrize("kind", ["array", "number"])
+@pytest.mark.filterwarnings("ignore::jitgrad.errors.RecompileWarning")
+def test_threads_that_call_while_another_binds(kind: str) -> None:
+    model = Holder(w=np.full(3, 1.0))
+    function = jit(lambda x: x * model.w)
+    ones = np.ones(3)
+    wrong: list[Any] = []
+    stop = threading.Event()
+
+    def value() -> float:
+        return float(np.max(model.w))
+
+    def call() -> None:
+        while not stop.is_set():
+            before = value()
+            found = function(ones)[0]
+            if not before <= found <= value():
+                wrong.append((before, found))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for k in range(300 if kind == "array" else 6):
+            model.w = np.full(3, k + 2.0) if kind == "array" else k + 2.0
+            threading.Event().wait(0.0 if kind == "array" else 0.02)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+    assert not wrong
+    np.testing.assert_array_equal(function(ones), np.full(3, value()))
+
+
+def test_what_calls_make_of_a_tensor_or_an_array_that_is_bound_anew() -> None:
+    model = Holder(w=jg.tensor([1.0, 2.0, 3.0], requires_grad=True), v=of(1, 2, 3, 4))
+    functions = [
+        lambda x: x * model.w.detach(),
+        lambda x: x * model.w.detach().numpy(),
+        lambda x: x * jg.from_numpy(model.v)[1:],
+        lambda x: x * np.sum(model.v),
+        lambda x: x * len(model.v),
+    ]
+    jitted = [jit(f) for f in functions]
+    for _ in range(3):
+        for f, fast in zip(functions, jitted, strict=True):
+            np.testing.assert_allclose(fast(X), np.asarray(f(jg.tensor(X)).numpy()), rtol=1e-14)
+        model.w = jg.tensor(model.w.detach().numpy() + 1.0, requires_grad=True)
+        model.v = np.append(model.v[1:], 7.0)
+
+
+def test_proxies_are_not_asked_what_they_are() -> None:
+    class Proxy:
+        @property
+        def __class__(self) -> Any:
+            raise RuntimeError("outside of any context")
+
+        def __mul__(self, x: Any) -> Any:
+            return x * 2.0
+
+    model = Holder(proxy=Proxy(), w=of(1, 2, 3))
+    check_changes(lambda x: (model.proxy * x) * model.w, lambda: setattr(model, "w", of(2, 2, 2)))
+
+
+def test_gradients_with_numbers_that_are_bound_anew() -> None:
+    model = Holder(k=2.0, w=of(1, 2, 3), t=leaf(1.0, 2.0, 3.0))
+    function = jit(lambda x: (x * x * model.w * model.k * model.t).sum())
+    changes = [
+        lambda: setattr(model, "k", 3.0),
+        lambda: setattr(model, "w", of(3, 2, 1)),
+        lambda: setattr(model, "t", leaf(5.0, 2.0, 1.0)),
+    ]
+    for change in (lambda: None, *changes, *changes[:1]):
+        change()
+        x, model.t.grad = leaf(*X), None
+        function(x).backward()
+        close(x.grad, 2 * X * model.w * model.k * model.t.detach().numpy())
+        close(model.t.grad, X * X * model.w * model.k)
+    x = leaf(*X)
+    y, model.k = function(x), 8.0  # the gradient of the call is known by now
+    y.backward()
+    close(x.grad, 2 * X * model.w * 3.0 * model.t.detach().numpy())
+    y, model.k = function(x), 9.0  # and now it is not
+    with pytest.raises(GraphError, match="others are there now"):
+        y.backward()
+
+
+class _Node:
+    """A part of a random model."""
+
+    def __init__(self, left: Any, right: Any, scale: Any, bias: Any) -> None:
+        self.left, self.right, self.scale, self.bias = left, right, scale, bias
+
+    def __call__(self, x: Any) -> Any:
+        x = _applied_part(x, self.left) * self.scale
+        if self.bias is not None:
+            x = x + self.bias
+        return _applied_part(x, self.right)
+
+
+def _applied_part(x: Any, part: Any) -> Any:
+    if isinstance(part, _Node):
+        return part(x)
+    if isinstance(part, list | tuple | deque):
+        for inner in part:
+            x = _applied_part(x, inner)
+        return x - len(part)
+    if isinstance(part, dict):
+        for key, inner in part.items():
+            x = _applied_part(x, inner) + len(key)
+        return x
+    if isinstance(part, np.ndarray):
+        return x * 0.5 + part
+    return x if part is None else x - len(part) if isinstance(part, str) else x + part
+
+
+_numbers = st.integers(-3, 3) | st.sampled_from([0.5, 1.5, -2.0])
+_vectors = st.lists(st.integers(-3, 3), min_size=3, max_size=3).map(lambda v: np.array(v, float))
+_leaves = _vectors | _numbers | st.none() | st.sampled_from(["a", "bc"])
+_parts = st.recursive(
+    _leaves,
+    lambda inner: (
+        st.builds(_Node, inner, inner, _numbers, st.none() | _vectors)
+        | st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(deque)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.sampled_from(["a", "bb", "ccc"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def _changeable(part: Any) -> list[Any]:
+    """All that can be written in a part of a model."""
+    own = [part] if isinstance(part, _Node | list | deque | dict | np.ndarray) else []
+    inner = [part.left, part.right, part.bias] if isinstance(part, _Node) else []
+    inner += (
+        list(part.values() if isinstance(part, dict) else part) if isinstance(part, list | tuple | deque | dict) else []
+    )
+    return own + [c for i in inner for c in _changeable(i)]
+
+
+@given(st.builds(_Node, _parts, _parts, _numbers, st.none() | _vectors), st.data())
+@settings(max_examples=60, deadline=None)
+@pytest.mark.filterwarnings("ignore::jitgrad.errors.RecompileWarning")
+def test_random_models_that_change(root: Any, data: st.DataObject) -> None:
+    """Whatever is bound, written, added or removed: the jitted function gives what the function gives."""
+    with kernels("python"):
+        function = jit(root)
+        for _ in range(6):
+            np.testing.assert_allclose(function(X), root(X), rtol=1e-12, atol=1e-12)
+            place = data.draw(st.sampled_from(_changeable(root)))
+            if isinstance(place, np.ndarray):
+                place[data.draw(st.integers(0, 2))] = data.draw(st.integers(-3, 3))
+            elif isinstance(place, _Node):
+                name = data.draw(st.sampled_from(["left", "right", "scale", "bias"]))
+                kinds = {"scale": _numbers, "bias": st.none() | _vectors}
+                setattr(place, name, data.draw(kinds.get(name, _parts)))
+            elif isinstance(place, dict):
+                place[data.draw(st.sampled_from(["a", "bb", "ccc"]))] = data.draw(_parts)
+            elif place and data.draw(st.booleans()):
+                k = data.draw(st.integers(0, len(place) - 1))
+                if data.draw(st.booleans()):
+                    del place[k]
+                else:
+                    place[k] = data.draw(_parts)
+            else:
+                place.append(data.draw(_parts))
+        np.testing.assert_allclose(function(X), root(X), rtol=1e-12, atol=1e-12)

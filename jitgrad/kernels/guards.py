@@ -14,7 +14,10 @@ import numpy as np
 from jitgrad.kernels.array_fields import FIELD_OFFSETS
 from jitgrad.kernels.kernel import entry_point
 
-__all__ = ["NUMBERS", "guard_of"]
+__all__ = ["NUMBERS", "USABLE", "guard_of"]
+
+USABLE: Final = 0x101
+"""In ``ndarray.flags.num``: C-contiguous and aligned."""
 
 NUMBERS: Final[Mapping[type, Any]] = {float: np.dtype(np.float64), int: np.dtype(np.int64), bool: np.dtype(np.bool_)}
 """Python's own numbers, with the dtypes of the arrays that stand for them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,14 +45,17 @@ class Compiled:
         default_factory=dict
     )  # gradients, by what they are wanted for
 
+    def __post_init__(self) -> None:
+        self._renewing = threading.RLock()
+        self._names = [f"source{k}" for k in range(len(self.sources))]
+        self.bindings.space.update(zip(self._names, self.sources, strict=True))
+
     @property
     def holds(self) -> bool:
-        """Whether what Python read of captured arrays is still there, and the captured tensors, or others like them."""
-        if not self.reads_hold:
+        """Whether what Python read of captured arrays is still there, and all that the function captured, or the like."""
+        if not self.reads_hold or not self.bindings.settled or not self.bindings.complete:
             return False
-        if self.bindings.watched and not self.bindings.hold(self.sources) and not self._rebound():
-            return False
-        return self.answers_hold
+        return (not self.bindings.changed() or self.renewed()) and self.answers_hold
 
     @property
     def reads_hold(self) -> bool:
@@ -67,30 +72,45 @@ class Compiled:
         found = iter(results)
         return self.structure.unflatten([next(found) if leaf is None else leaf for leaf in self.leaves])
 
-    def _rebound(self) -> bool:
+    def renewed(self) -> bool:
         """Read other tensors, which the function has been given in place of captured ones; False where it must be traced."""
-        new = self.bindings.now(self.sources)
-        if new is None:
+        with self._renewing:  # or one thread would look for what another has read
+            found = self.bindings.look(self.sources)
+            if found is None:
+                return False
+            places, new = found
+            moved = [k for k, old in enumerate(self.sources) if old is not new[k]]
+            if moved and not self._read(moved, new):
+                return False
+            self.bindings.commit(places)  # at last: until then other threads come here
+            return True
+
+    def _read(self, moved: list[int], new: list[Tensor]) -> bool:
+        """Let the program read these tensors at the places ``moved``, if it can."""
+        constants, space, first = self._constants, self.bindings.space, len(self.graph.inputs)
+        for pullback in self.pullbacks.values():
+            if pullback is None or not {first + k for k in moved} <= set(pullback.hidden):
+                return False  # a gradient that is still to come would read the other tensor
+        if None in [constants[k] for k in moved]:
             return False
-        moved = {id(old): t for old, t in zip(self.sources, new, strict=True) if old is not t}
-        first = len(self.graph.inputs)
-        places = {first + k for k, old in enumerate(self.sources) if id(old) in moved}
-        if any(p is None or not places <= set(p.hidden) for p in self.pullbacks.values()):
-            return False  # a gradient that is still to come would read the other tensor
+        for k in moved:
+            tensor = space[self._names[k]] = new[k]
+            for c in constants[k] or ():
+                c.source = tensor
+                if self.bindings.is_array[k] or stands_for_array(tensor):
+                    c.value = tensor._value  # by which it is known, when the function is traced again
+        self.sources = new
+        return True
+
+    @functools.cached_property
+    def _constants(self) -> list[list[Constant] | None]:
+        """The constants that are read from each captured tensor; None where it cannot be another tensor."""
         constants = list({id(c): c for g in (self.graph, self.executable.graph) for c in captured(g)}.values())
         values: dict[int, set[int]] = {}  # several tensors on one array are one value to the compiler
         for c in constants:
             values.setdefault(id(c.value), set()).add(id(c.source))
-        for c in constants:
-            if id(c.source) in moved and (c.is_literal or len(values[id(c.value)]) > 1):
-                return False
-        for c in constants:
-            if id(c.source) in moved:
-                c.source = moved[id(c.source)]
-                if stands_for_array(c.source):
-                    c.value = c.source._value  # by which it is known, when the function is traced again
-        self.sources = new
-        return True
+        found = [[c for c in constants if c.source is source] for source in self.sources]
+        return [None if any(c.is_literal or len(values[id(c.value)]) > 1 for c in own) else own for own in found]
 
 
 def captured(graph: Graph) -> list[Constant]:

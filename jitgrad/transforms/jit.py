@@ -32,7 +32,7 @@ from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.operands import wrap
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.arguments import Arguments, Parameters, is_weak
-from jitgrad.transforms.bindings import Bindings, stands_for_array
+from jitgrad.transforms.bindings import MOST_OBJECTS, Bindings, Surroundings, stands_for_array
 from jitgrad.transforms.compiled import Compiled, Pullback, captured
 from jitgrad.transforms.numba_functions import numba_callback, numba_function
 from jitgrad.transforms.private import plain, private
@@ -129,18 +129,23 @@ class JitFunction:
     def _lookup(self, arguments: Arguments) -> Compiled:
         key = arguments.key
         regime = Regime.now(arguments.tensors) if self._asking and key in self._asking else None
-        found = self._compiled.get((key, regime))
-        if found is None or not found.holds:
-            new = found is None
-            with held_off():
-                found = self._compile(arguments, regime)
-                if found is None:  # its program may depend on the regime
-                    self._asking.add(key)
-                    return self._lookup(arguments)
-            self._compiled[key, regime] = found
-            if new and self._watch is not None:
+        known = self._compiled.get((key, regime))
+        if known is not None and known.holds:
+            return known
+        with held_off():
+            found = self._compile(arguments, regime)
+        if found is None:  # its program may depend on the regime
+            self._asking.add(key)
+            return self._lookup(arguments)
+        self._compiled[key, regime] = found
+        if self._watch is not None:
+            if known is None:
                 kernels: set[Hashable] = {(s.kernel.source, s.kernel.signature) for s in found.executable.kernels}
                 self._watch.note(arguments.traits(), kernels)
+            elif known.bindings.blamed is not None:
+                self._watch.note_binding(known.bindings.blamed)
+            if not found.bindings.complete:
+                self._watch.note_limit(MOST_OBJECTS)
         return found
 
     def _trace(
@@ -208,6 +213,7 @@ class JitFunction:
         asked what is recorded, since the answers were not those of the call."""
         start = next_tick()
         edges = None if regime is None else regime.edges()
+        around = Surroundings(self._function, arguments.static) if self._follows else None
         asked: list[Any] = []
         token = questions.set(asked)
         try:
@@ -242,7 +248,7 @@ class JitFunction:
         reads = graph.reads or []
         answers = None if regime is None else Answers(regime, outer, asked)
         read = [r for r, _ in reads] + ([] if answers is None else answers.others)
-        bindings = Bindings(self._function, arguments.static, outer, read, self._follows)
+        bindings = Bindings(around, outer, read)
         return Compiled(graph, executable, structure, rest, outer, reads, bindings, answers)
 
     @property
@@ -261,10 +267,15 @@ class JitFunction:
         tensor cannot be made an argument of it, or where other programs have to be made for calls that are recorded."""
         if needs in compiled.pullbacks:
             return compiled.pullbacks[needs]
+        if not compiled.bindings.complete:
+            return None  # nobody could tell whether it is traced with what the call has read
         # the gradient is traced on its own: it must be that of the very program that ran
-        again, tracked, origins = self._recorded(arguments, compiled)
+        with compiled.bindings.own_changes():
+            again, tracked, origins = self._recorded(arguments, compiled)
         if not same_program(compiled.graph, again):
-            if compiled.answers is None and same_program(again, self._recorded(arguments, compiled)[0]):
+            with compiled.bindings.own_changes():
+                is_settled = same_program(again, self._recorded(arguments, compiled)[0])
+            if compiled.answers is None and is_settled:
                 self._asking.add(arguments.key)  # it is another one where it is recorded
                 return None
             raise GraphError(
@@ -391,8 +402,9 @@ def jit(function: Callable[..., Any] | None = None, *, static_argnums: Any = (),
     """Compile a function of arrays: traced once for each signature of its arguments, run as fused kernels.
 
     ``static_argnums``, ``static_argnames``: arguments that are no arrays, or whose value the Python code must know; each
-    value is traced on its own. Captured arrays are read again at each call. Python control flow on values raises; use
-    ``jg.where``. Results are what the arguments are: ndarrays and numbers, or tensors.
+    value is traced on its own. Captured arrays are read again at each call; where the code names a number or a function and
+    another is there, it is traced again. Python control flow on values raises; use ``jg.where``. Results are what the
+    arguments are: ndarrays and numbers, or tensors.
 
     >>> import numpy as np, jitgrad as jg
     >>> fast = jg.jit(jg.value_and_grad(lambda x: np.sum(np.sin(x) ** 2)))

@@ -177,7 +177,7 @@ def pullback_function(
             # where nothing flows back nothing may flow on, whatever the derivatives are
             return [where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)] if masks else tensors
 
-        with standing_in() as table:
+        with compiled.bindings.own_changes(), standing_in() as table:
             forget_plans()  # see keep_plan
             return list(vjp(part, *[values[i] for i in moved])[1](cotangents))
 

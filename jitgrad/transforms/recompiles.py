@@ -71,6 +71,8 @@ class Watch:
         self._recent: list[dict[str, Traits]] = []
         self._kernels: set[Hashable] = set()
         self._counts: dict[tuple[str, ...], int] = {}
+        self._bindings: dict[str, int] = {}
+        self._limited = False
 
     def note(self, signature: dict[str, Traits], kernels: set[Hashable]) -> None:
         """A signature was traced, and needs these kernels; warn where one argument has been the reason too often."""
@@ -92,17 +94,38 @@ class Watch:
                 self._warn(blamed, changed[blamed[0]], earlier, signature)
             return
 
+    def note_binding(self, place: str) -> None:
+        """It was traced again since something else is at a place that its code names; warn where one has been the reason
+        too often."""
+        count = self._bindings[place] = self._bindings.get(place, 1) + 1
+        if count == _MANY:
+            self._say(
+                f"{self.function} was traced {_MANY} times because {place} keeps changing, which its code names: a number, a "
+                "function, a container, and what NumPy makes of an array, are part of the program. To avoid it: pass it as an "
+                "argument, or make an array of it that meets traced values, which is read again at each call"
+            )
+
+    def note_limit(self, most: int) -> None:
+        """It reaches more objects than are looked at; warn once."""
+        if not self._limited:
+            self._limited = True
+            self._say(
+                f"{self.function} reaches more than {most} objects that may hold arrays. What else it captures is not looked "
+                "at, and may change, so it is traced again at each call. To avoid it: pass what it needs as arguments, or let "
+                "it capture that alone instead of what holds everything"
+            )
+
     def _warn(self, blamed: tuple[str, ...], trait: str, before: dict[str, Traits], now: dict[str, Traits]) -> None:
         what, advice = _ADVICE[trait]
         arguments = f"argument {blamed[0]}" if len(blamed) == 1 else f"arguments {' and '.join(blamed)}"
         kind = "static " if trait == "static" else ""
         old, new = ("; ".join(signature[n].words(trait) for n in blamed) for signature in (before, now))
         verb = "traced" if trait == "static" else "compiled"
-        file, _, line = user_line().rpartition(":")
-        warnings.warn_explicit(
-            f"jit: {self.function} was {verb} {_MANY} times because of the {kind}{arguments}: the {what} keeps changing, "
-            f"now from {old} to {new}. To avoid it: {advice}",
-            RecompileWarning,
-            file,
-            int(line),
+        self._say(
+            f"{self.function} was {verb} {_MANY} times because of the {kind}{arguments}: the {what} keeps changing, "
+            f"now from {old} to {new}. To avoid it: {advice}"
         )
+
+    def _say(self, text: str) -> None:
+        file, _, line = user_line().rpartition(":")
+        warnings.warn_explicit(f"jit: {text}", RecompileWarning, file, int(line))

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.kernels.guards import NUMBERS, guard_of
+from jitgrad.kernels.guards import NUMBERS, USABLE, guard_of
+from jitgrad.transforms.bindings import Bindings
 from jitgrad.transforms.compiled import Compiled
 from jitgrad.transforms.private import plain
 
 __all__ = ["ShortCalls"]
 
-_USABLE: Final = 0x101  # ndarray.flags.num: C-contiguous and aligned
 _OFTEN: Final = 16  # calls after which the look at the arguments is compiled too
 _ndarray = np.ndarray
 
@@ -26,18 +26,23 @@ class _Short:
     function: Callable[..., Any]
     head: list[str]
     body: list[str]
-    space: dict[str, Any]
+    bindings: Bindings  # in whose space it is compiled, so that it reads what is bound anew
     calls: int = 0
 
     def guarded(self, args: tuple[Any, ...], other: Callable[[tuple[Any, ...]], Any]) -> Callable[..., Any]:
         """The same with the look at the arguments compiled; ``other`` gets arguments of other kinds."""
-        guard, table = guard_of(args, _USABLE)
+        guard, table = guard_of(args, USABLE)
         names = ", ".join(f"a{k}" for k in range(len(args)))
         check = f"    if not guard({names}, table): return other(({names},))"
-        kept = [a.dtype for a in args if type(a) is _ndarray]  # they are known by their addresses
-        space = {**self.space, "guard": guard, "table": table, "other": other, "kept": kept}
-        exec("\n".join([self.head[0], check, *self.head[1:], *self.body]), space)
-        return space["fast"]  # type: ignore[no-any-return]
+        lines = [self.head[0], check, *self.head[1:], *self.body]
+        around = [
+            "def around(guard, table, other):",
+            *(f"    {n}" for n in "\n".join(lines).split("\n")),
+            "    return fast",
+        ]
+        fast = self.bindings.made("around", "\n".join(around))(guard, table, other)
+        fast.kept = [a.dtype for a in args if type(a) is _ndarray]  # they are known by their addresses
+        return fast  # type: ignore[no-any-return]
 
 
 class ShortCalls:
@@ -54,7 +59,7 @@ class ShortCalls:
         for a in args:
             kind = type(a)
             if kind is _ndarray:
-                if a.flags.num & _USABLE != _USABLE:
+                if a.flags.num & USABLE != USABLE:
                     return self._general(args, {})
                 key += (a.dtype, a.shape)
             elif kind in NUMBERS:
@@ -87,6 +92,8 @@ class ShortCalls:
         step = compiled.executable.single
         if step is None or compiled.reads or any(leaf is not None for leaf in compiled.leaves):
             return
+        if not compiled.bindings.complete or not compiled.bindings.settled:
+            return  # it is traced again
         returned = step.kernel.returned
         names = [
             f"results[{k}]" if k == returned or b.shape else f"plain(results[{k}])"
@@ -96,27 +103,26 @@ class ShortCalls:
         if text is None:
             return
         dtypes = {t.__name__: dtype for t, dtype in NUMBERS.items()}
-        space: dict[str, Any] = {
+        bindings = compiled.bindings
+        bindings.space |= {
             "call": step.call,
             "plain": plain,
             "general": self._general,
+            "renewed": compiled.renewed,
             "array": np.array,
             **dtypes,
         }
         arguments = ", ".join(f"a{i}" for i in range(len(args)))
         lines = [f"def fast({arguments}):"]
+        if bindings.lines:
+            lines += bindings.lines.splitlines()
+            conditions.append("changed and not renewed()")
         conditions += [f"source{i}._edge is not None" for i in range(len(compiled.sources))]
-        space |= {f"source{i}": source for i, source in enumerate(compiled.sources)}
-        if compiled.bindings.watched:
-            look, roots = compiled.bindings.change(compiled.sources)
-            lines.append(look)
-            space |= roots
-            conditions.append("changed")
         if conditions:
             lines.append(f"    if {' or '.join(conditions)}: return general(({arguments}{',' if args else ''}), {{}})")
         body = [f"    results = call({', '.join(given)})", f"    return {text}"]
-        exec("\n".join([*lines, *body]), space)
-        self._known[tuple(key)] = _Short(space["fast"], lines, body, space)
+        fast = bindings.made("fast", "\n".join([*lines, *body]))
+        self._known[tuple(key)] = _Short(fast, lines, body, bindings)
         self.guarded.pop(len(args), None)  # it may test for what is bound no more
 
 
