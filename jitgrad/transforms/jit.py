@@ -32,7 +32,7 @@ from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.operands import wrap
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.arguments import Arguments, Parameters, is_weak
-from jitgrad.transforms.bindings import MOST_OBJECTS, Bindings, Surroundings, stands_for_array
+from jitgrad.transforms.bindings import Bindings, stands_for_array
 from jitgrad.transforms.compiled import Compiled, Pullback, captured
 from jitgrad.transforms.numba_functions import numba_callback, numba_function
 from jitgrad.transforms.private import plain, private
@@ -40,6 +40,7 @@ from jitgrad.transforms.pullback import pullback_function, record
 from jitgrad.transforms.recompiles import Watch
 from jitgrad.transforms.regime import Answers, Regime, call_private, name_inputs
 from jitgrad.transforms.short_calls import ShortCalls
+from jitgrad.transforms.surroundings import MOST_OBJECTS, Surroundings
 from jitgrad.transforms.trees import Structure, flatten
 
 __all__ = ["JitFunction", "jit"]
