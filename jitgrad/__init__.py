@@ -11,6 +11,7 @@ import numpy as _np
 
 from jitgrad import autograd, errors, linalg
 from jitgrad._version import __version__
+from jitgrad.core.foreign_names import MODULE_NAMES as _MODULE_NAMES
 from jitgrad.core.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from jitgrad.kernels.threads import get_num_threads, set_num_threads
 from jitgrad.ops.catalog import public_names as _public_names
@@ -61,6 +62,8 @@ _LATER = {  # not for free, and not for every program
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULE_NAMES:
+        raise errors.NoAttributeError(f"jitgrad has no {name!r}: {_MODULE_NAMES[name]}")
     if name not in _LATER:
         raise AttributeError(f"module 'jitgrad' has no attribute {name!r}")
     module = _importlib.import_module(_LATER[name])

@@ -23,6 +23,7 @@ __all__ = [
     "IndexingError",
     "JitgradError",
     "LeakedTracerError",
+    "NoAttributeError",
     "NoGraphError",
     "NotDifferentiableError",
     "RecompileWarning",
@@ -30,6 +31,7 @@ __all__ = [
     "ShapeError",
     "TracedValueError",
     "UnsupportedError",
+    "is_ours",
     "user_line",
 ]
 
@@ -43,7 +45,7 @@ class _Ours(dict[str, bool]):
         return self.setdefault(file, file.startswith(_PACKAGE))
 
 
-_is_ours = _Ours()
+is_ours = _Ours().__getitem__
 
 
 class JitgradError(Exception):
@@ -72,6 +74,10 @@ class DtypeError(JitgradError, TypeError):
 
 class UnsupportedError(JitgradError, TypeError):
     """A NumPy function, argument or object that jitgrad does not handle."""
+
+
+class NoAttributeError(JitgradError, AttributeError):
+    """A name that other libraries have and that is called otherwise here."""
 
 
 class ConversionError(JitgradError, RuntimeError, TypeError):
@@ -133,7 +139,7 @@ class RecompileWarning(UserWarning):
 def user_line(depth: int = 1) -> str:
     """``file:line`` of the nearest caller outside the package: the line of the user's own code."""
     frame = sys._getframe(depth)
-    while _is_ours[frame.f_code.co_filename]:
+    while is_ours(frame.f_code.co_filename):
         caller = frame.f_back
         if caller is None:
             break

@@ -12,6 +12,7 @@ import pytest
 
 import jitgrad as jg
 from jitgrad import errors
+from jitgrad.core.foreign_names import MODULE_NAMES, TENSOR_NAMES
 from jitgrad.errors import (
     ArgumentError,
     ConversionError,
@@ -20,11 +21,13 @@ from jitgrad.errors import (
     GraphError,
     InPlaceError,
     JitgradError,
+    NoAttributeError,
     NoGraphError,
     ReleasedGraphError,
     ShapeError,
     UnsupportedError,
 )
+from jitgrad.ops.catalog import operations
 
 _CLASSES = [
     c
@@ -49,7 +52,9 @@ class TestClasses:
     def test_family(self, error):
         if error is not JitgradError:
             families = [
-                f for f in (ValueError, TypeError, RuntimeError, IndexError, ArithmeticError) if issubclass(error, f)
+                f
+                for f in (ValueError, TypeError, RuntimeError, IndexError, ArithmeticError, AttributeError)
+                if issubclass(error, f)
             ]
             assert families, f"{error.__name__} belongs to no family of Python's own"
 
@@ -343,3 +348,111 @@ class TestNothingIsHalfDone:
         assert y._version == 0
         y.sum().backward()
         assert x.grad.tolist() == [1.0, 1.0]
+
+
+class TestForeignNames:
+    """Names of PyTorch say what they are called here, and are not there for those who ask."""
+
+    @pytest.mark.parametrize("name", TENSOR_NAMES)
+    def test_tensor(self, name):
+        x = leaf(1.0, 2.0)
+        if name in ("pow_",):  # an operation that has it
+            return
+        with pytest.raises(NoAttributeError, match=re.escape(TENSOR_NAMES[name])):
+            getattr(x, name)
+        assert not hasattr(x, name)
+        assert getattr(x, name, None) is None
+        assert name not in dir(x)
+
+    def test_assigned(self):
+        x = leaf(1.0, 2.0)
+        with pytest.raises(AttributeError, match="no_grad"):
+            x.data = x - 1.0
+        with pytest.raises(AttributeError, match="no_grad"):
+            x.data -= 1.0
+        assert "data" not in vars(x)
+
+    @pytest.mark.parametrize("name", MODULE_NAMES)
+    def test_module(self, name):
+        with pytest.raises(NoAttributeError, match=re.escape(MODULE_NAMES[name])):
+            getattr(jg, name)
+        assert not hasattr(jg, name)
+
+    def test_other_names_are_as_ever(self):
+        with pytest.raises(AttributeError, match="has no attribute 'shap'"):
+            leaf(1.0).shap  # noqa: B018
+        with pytest.raises(AttributeError, match="has no attribute 'sine'"):
+            jg.sine  # noqa: B018
+
+    def test_what_the_hints_name_is_there(self):
+        for text in (*TENSOR_NAMES.values(), *MODULE_NAMES.values()):
+            for path in re.findall(r"jg\.([a-zA-Z_0-9.]+)", text):
+                found = jg
+                for part in path.rstrip(".").split("."):
+                    found = getattr(found, part)
+        for text in TENSOR_NAMES.values():
+            for name in re.findall(r"use (?:x)?\.([a-zA-Z_]+)", text):
+                assert hasattr(jg.Tensor, name), text
+
+    @pytest.mark.parametrize(
+        ("call", "hint"),
+        [
+            (lambda x: jg.sum(x, dim=0), "axis= in place of dim="),
+            (lambda x: x.mean(dim=0, keepdim=True), "keepdims= in place of keepdim="),
+            (lambda x: jg.stack([x, x], dim=0), "axis= in place of dim="),
+            (lambda x: jg.softmax(x, dim=-1), "axis= in place of dim="),
+            (lambda x: x.var(unbiased=False), "ddof= in place of unbiased="),
+            (lambda x: x.sum(axes=0), r"it is sum\(x, axis, "),
+            (lambda x: x.exp(dim=0), r"exp\(\) takes 1 arguments \(x\), not dim by name"),
+        ],
+    )
+    def test_keywords(self, call, hint):
+        with pytest.raises(UnsupportedError, match=hint):
+            call(leaf(1.0, 2.0))
+
+
+_WRONG = [[], "a", {}, object(), 1.5, -7, 1j, None, (0, 0), np.ones((2, 3)), [None], float("nan"), b"x", slice(1), True]
+
+
+def _with(op, call, name, value):
+    """The arguments of a sample call, with another value for one parameter."""
+    place = list(inspect.signature(op.function).parameters).index(name)
+    if place < len(call.args):
+        return (*call.args[:place], value, *call.args[place + 1 :]), call.kwargs
+    return call.args, {**call.kwargs, name: value}
+
+
+class TestParameters:
+    """Whatever is given for a parameter, the error is one of jitgrad's."""
+
+    @pytest.mark.filterwarnings("ignore")
+    @pytest.mark.parametrize("name", [n for n, op in operations().items() if op.samples is not None])
+    def test_of_a_wrong_type(self, name):
+        op = operations()[name]
+        call = op.samples(np.random.default_rng(0))[0]
+        for parameter in inspect.signature(op.function).parameters.values():
+            if parameter.default is inspect.Parameter.empty:
+                continue
+            for wrong in _WRONG:
+                args, kwargs = _with(op, call, parameter.name, wrong)
+                try:
+                    op.function(*args, **kwargs)
+                except (JitgradError, np.linalg.LinAlgError) as error:
+                    assert len(str(error)) > 10  # noqa: PT017  # some of the values are fine
+
+    def test_messages(self):
+        with pytest.raises(UnsupportedError, match=r"^convolve: mode must be str, not list$") as caught:
+            jg.convolve(np.ones(3), np.ones(2), mode=[])
+        assert isinstance(caught.value.__cause__, TypeError)
+        with pytest.raises(ArgumentError, match=r"^cov: ddof must be int or None, not str$"):
+            jg.cov(np.ones((3, 4)), ddof="a")
+        with pytest.raises(DtypeError, match="sorter must be integers"):
+            jg.searchsorted([1.0, 2.0], 1.5, sorter=[0.0, 1.0])
+
+    def test_errors_of_the_users_code_pass(self):
+        class Broken:
+            def __index__(self):
+                raise ValueError("not ready")
+
+        with pytest.raises(ValueError, match=r"^not ready$"):
+            jg.roll(np.ones(3), Broken())

@@ -22,7 +22,8 @@ from jitgrad.core.primitive import (
     Value,
     View,
 )
-from jitgrad.errors import DefinitionError
+from jitgrad.errors import DefinitionError, UnsupportedError
+from jitgrad.ops.guarded import guarded
 
 __all__ = [
     "POSITIVE",
@@ -93,7 +94,8 @@ class Operation(Generic[P, R]):
         fold: Primitive | None = None,
         views: bool = False,
     ) -> None:
-        self.function = function
+        self.function = function if primitive is not None else guarded(function)
+        self._body = function
         self.name = function.__name__
         self.primitive = primitive
         self.aliases = aliases
@@ -113,7 +115,7 @@ class Operation(Generic[P, R]):
         self.__wrapped__ = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
+        return self._body(*args, **kwargs)  # for other operations, which pass what they have checked
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"
@@ -128,9 +130,10 @@ def _parameters(body: Callable[..., Any]) -> tuple[str, ...]:
 def _named(primitive: Primitive, body: Callable[..., Any]) -> Callable[..., Any]:
     """The public function of an elementwise primitive, with the signature of its body."""
 
-    def function(*args: Any) -> Any:
-        if len(args) != count:
-            raise TypeError(f"{primitive.name}() takes {count} arguments ({', '.join(names)}), not {len(args)}")
+    def function(*args: Any, **named: Any) -> Any:
+        if named or len(args) != count:
+            wrong = f"{', '.join(named)} by name" if named else len(args)
+            raise UnsupportedError(f"{primitive.name}() takes {count} arguments ({', '.join(names)}), not {wrong}")
         return primitive(*args)
 
     names = _parameters(body)

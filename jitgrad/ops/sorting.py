@@ -9,7 +9,7 @@ import numpy as np
 from jitgrad.core.aval import INT64, make_aval
 from jitgrad.core.dispatch import as_value
 from jitgrad.core.primitive import ArrayCall, Operand, Value
-from jitgrad.errors import ArgumentError, ShapeError
+from jitgrad.errors import ArgumentError, DtypeError, ShapeError
 from jitgrad.kernels.kernel import ArrayKernel, KernelPart
 from jitgrad.ops.array_calls import axes_alike, slabs, whole
 from jitgrad.ops.array_calls import flat as flat_of
@@ -273,5 +273,8 @@ def searchsorted(x: Any, values: Any, side: str = "left", sorter: Any = None) ->
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side must be 'left' or 'right', not {side!r}")
     if sorter is not None:
-        x = gather(x, as_value(sorter, "searchsorted: sorter"))
+        order = as_value(sorter, "searchsorted: sorter")
+        if order.dtype.kind not in "iu":
+            raise DtypeError(f"searchsorted: sorter must be integers, as argsort gives them, not {order.dtype}")
+        x = gather(x, order)
     return search(x, as_value(values, "searchsorted: values"), side=side)

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from jitgrad.core.foreign_names import TENSOR_NAMES
 from jitgrad.core.primitive import Elementwise
+from jitgrad.errors import NoAttributeError
 from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import operations
 from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
@@ -52,6 +54,28 @@ def install_methods() -> None:
     _put("copy_", lambda self, source: assign(self, source, "copy_"))
     _put("fill_", lambda self, value: assign(self, value, "fill_"))
     _put("zero_", lambda self: assign(self, 0, "zero_"))
+    for name in TENSOR_NAMES:
+        if not hasattr(Tensor, name):
+            _put(name, _ForeignName(name))
+    _put("__dir__", lambda self: [n for n in object.__dir__(self) if n not in TENSOR_NAMES or hasattr(self, n)])
+
+
+class _ForeignName:
+    """An attribute that is not there, with a message that names what is.
+
+    ``Tensor.__getattr__`` would say the same, and make Python look up every attribute of every tensor the slow way.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, tensor: Any, owner: Any = None) -> Any:
+        raise NoAttributeError(f"tensors have no .{self.name}: {TENSOR_NAMES[self.name]}")
+
+    def __set__(self, tensor: Any, value: Any) -> None:
+        self.__get__(tensor)
 
 
 def public_function(op: Operation[..., Any]) -> Callable[..., Any]:
