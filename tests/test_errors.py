@@ -456,3 +456,43 @@ class TestParameters:
 
         with pytest.raises(ValueError, match=r"^not ready$"):
             jg.roll(np.ones(3), Broken())
+
+
+class TestFrozen:
+    """backward where everything was frozen says so, by whatever way the operations ran."""
+
+    @pytest.mark.parametrize(
+        "compute",
+        [
+            lambda w, x: w,
+            lambda w, x: x * w,
+            lambda w, x: w * x,
+            lambda w, x: x @ w,
+            lambda w, x: jg.exp(w)[0],
+            lambda w, x: jg.stack([x, w]),
+            lambda w, x: jg.jit(lambda a: a * 2.0)(w),
+        ],
+    )
+    def test_says_so(self, compute):
+        w = leaf(1.0, 2.0).requires_grad_(False)
+        x = jg.tensor([3.0, 4.0])
+        for _ in range(2):  # the second time by the short way
+            with pytest.raises(NoGraphError, match=r"frozen by requires_grad_\(False\).* Call requires_grad_\(True\)"):
+                compute(w, x).sum().backward()
+
+    def test_thawed(self):
+        w = leaf(1.0, 2.0).requires_grad_(False).requires_grad_(True)
+        (w * w).sum().backward()
+        assert w.grad.tolist() == [2.0, 4.0]
+
+    def test_detached_is_still_called_detached(self):
+        with pytest.raises(NoGraphError, match=r"made by detach\(\)"):
+            (jg.tensor([1.0, 2.0]) * leaf(1.0, 2.0).detach()).sum().backward()
+
+
+def test_array_of_tensors_in_a_transform_names_stack():
+    with pytest.raises(ConversionError, match=r"np\.array\(\[a, b\]\).*jg\.stack or jg\.array"):
+        jg.grad(lambda a: np.sum(np.array([a, 2.0 * a])))(1.0)
+    with pytest.raises(errors.TracedValueError, match=r"np\.array\(\[a, b\]\).*jg\.stack or jg\.array"):
+        jg.jit(lambda a: np.sum(np.array([a, 2.0 * a])))(1.0)
+    assert jg.grad(lambda a: np.sum(jg.array([a, 2.0 * a])))(1.0) == 3.0

@@ -23,6 +23,7 @@ from jitgrad.errors import (
     GraphError,
     NoGraphError,
     ShapeError,
+    TracedValueError,
     user_line,
 )
 from jitgrad.ops.linear import copy_of, stop_gradient_view
@@ -36,9 +37,15 @@ __all__ = ["METHODS", "no_graph", "run_backward", "starting_cotangent", "store_g
 _WHY = {
     "detach": "it was made by detach(), which cuts the graph, or computed from such a tensor",
     "no_grad": "it was computed under no_grad, or from such a tensor",
+    "frozen": "it was computed from tensors frozen by requires_grad_(False), and from nothing that requires grad",
     "numpy": "it was made from NumPy arrays or numbers, none of which requires grad",
     None: "it was computed from inputs none of which requires grad",
 }
+
+_THAW = (
+    "Call requires_grad_(True) on what is to be trained, before computing it; a head that is trained on frozen features "
+    "needs parameters that require grad."
+)
 
 
 def no_graph(tensor: Tensor, what: str = "backward") -> NoGraphError:
@@ -50,10 +57,11 @@ def no_graph(tensor: Tensor, what: str = "backward") -> NoGraphError:
         why = _WHY[origin]
     return NoGraphError(
         f"{what}: this tensor of shape {tensor.shape} and dtype {tensor.dtype} does not require grad and has no grad_fn: {why}. "
-        "Set requires_grad=True on the inputs before computing it."
+        f"{_THAW if origin == 'frozen' else 'Set requires_grad=True on the inputs before computing it.'}"
     )
 
 
+_BUILD = "to build an array of tensors (np.array([a, b])), use jg.stack or jg.array"
 _ones: dict[Any, Tensor] = {}  # cotangents of single elements, which nothing writes to
 
 
@@ -299,12 +307,17 @@ def numpy(self: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     Raises ConversionError for a tensor that requires grad while grad mode is on: ``x.detach().numpy()`` leaves the graph
     explicitly, as does ``force=True``. The array is read-only while its memory is kept for a backward.
     """
+    if isinstance(self._value, Tracer):
+        raise TracedValueError(
+            f"numpy() of a traced value at {user_line()}: it stands for any number, and there is no array behind it. Use "
+            f"jitgrad functions; {_BUILD}"
+        )
     self._array("numpy()")
     self._note_question()
     if self._edge is not None and grad_mode.get() and not force:
         raise ConversionError(
-            "numpy() of a tensor that requires grad would lose its gradient silently; "
-            "use x.detach().numpy() or x.numpy(force=True)"
+            "numpy() of a tensor that requires grad would lose its gradient silently; use x.detach().numpy() or "
+            "x.numpy(force=True)" + (f"; {_BUILD}" if transforming.get() else "")
         )
     storage = storage_of(self)
     held = not storage.foreign and is_held(self)  # what NumPy had before it can write anyway

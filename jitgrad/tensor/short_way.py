@@ -111,7 +111,9 @@ def binary_function(primitive: Primitive, general: Callable[..., Any] | None = N
         second = other._edge
         if first is None:
             if second is None:
-                origin = self._origin or other._origin
+                origin = self._origin
+                if origin is None or origin == "numpy":  # see inherit_origin
+                    origin = other._origin or origin
                 if origin is not None:
                     result._origin = origin
                 return result

@@ -181,6 +181,7 @@ class Tensor:
         if self._edge is not None:
             self._edge.active = False
             self._set_edge(None, 0)
+            self._origin = "frozen"
             if self._history is not None and not self._chain:
                 self._history.edge = None
         return self

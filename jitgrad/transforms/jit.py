@@ -30,6 +30,7 @@ from jitgrad.kernels.kernel import kernel_mode, logger
 from jitgrad.ops.linear import copy_of
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.operands import wrap
+from jitgrad.tensor.recording import inherit_origin
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.arguments import Arguments, Parameters, is_weak
 from jitgrad.transforms.bindings import Bindings, stands_for_array
@@ -105,6 +106,9 @@ class JitFunction:
         tensors = [make(r, aval_of(r)) for r in results]
         if pullback is not None:
             record(self._title, arguments, inputs, needs, pullback, tensors)
+        elif not needs:
+            for tensor in tensors:
+                inherit_origin(inputs, tensor)
         return compiled.rebuilt(tensors)
 
     def _inlined(self, arguments: Arguments, known: Sequence[Tensor] = ()) -> Any:
