@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from jitgrad.core.graph import is_number
 from jitgrad.kernels.guards import NUMBERS, USABLE, guard_of
 from jitgrad.transforms.bindings import Bindings
 from jitgrad.transforms.compiled import Compiled
@@ -117,7 +118,11 @@ class ShortCalls:
         if bindings.lines:
             lines += bindings.lines.splitlines()
             conditions.append("changed and not renewed()")
-        conditions += [f"source{i}._edge is not None" for i in range(len(compiled.sources))]
+        conditions += [
+            f"source{i}._edge is not None"
+            for i, source in enumerate(compiled.sources)
+            if not (bindings.is_array[i] and is_number(source._value))  # a number of the program, which nobody has
+        ]
         if conditions:
             lines.append(f"    if {' or '.join(conditions)}: return general(({arguments}{',' if args else ''}), {{}})")
         body = [f"    results = call({', '.join(given)})", f"    return {text}"]
