@@ -1264,3 +1264,38 @@ def test_arrays_made_under_vmap_need_no_freezing():
     step = jg.jit(jg.vmap(function)).njit(np.ones((2, 3, 4)))
     x = np.random.default_rng(0).normal(size=(3, 4, 5))
     np.testing.assert_array_equal(step(x), np.triu(x, 1) * 2.0 + 3.0)
+
+
+class TestHints:
+    """What cannot be called from where says what can."""
+
+    def test_jitted_function_in_numba(self):
+        fast = jg.jit(lambda x: x * 2.0)
+
+        @numba.njit
+        def caller(x):
+            return fast(x)
+
+        with pytest.raises(UnsupportedError, match=r"g = f\.njit\(\*examples\)"):
+            caller(1.0)
+
+    def test_jitted_function_given_to_numba(self):
+        with pytest.raises(UnsupportedError, match=r"g = f\.njit\(\*examples\)"):
+            numba.njit(lambda f, x: f(x))(jg.jit(lambda x: x * 2.0), 1.0)
+
+    @pytest.mark.parametrize("transform", [jg.grad, jg.value_and_grad, jg.jit, jg.jacobian, jg.hessian])
+    def test_numba_function_given_to_a_transform(self, transform):
+        square = numba.njit(lambda x: x * x)
+        with pytest.raises(UnsupportedError, match=r"f\.py_func"):
+            transform(square)(3.0)
+        transform(square.py_func)(3.0)
+
+    @pytest.mark.parametrize("what", ["njit", "address"])
+    def test_examples_are_missing(self, what):
+        for function in (jg.jit(lambda x, y: x * y), jg.jit(jg.grad(lambda x, y: x * y))):
+            with pytest.raises(UnsupportedError, match=rf"{what} takes an example of each argument.*'y'"):
+                getattr(function, what)(1.0)
+            assert getattr(function, what)(1.0, 2.0) is not None
+
+    def test_tensors_do_not_list_it(self):
+        assert "_numba_type_" not in dir(jg.tensor(1.0))

@@ -13,7 +13,7 @@ import numpy as np
 
 from jitgrad.core.foreign_names import TENSOR_NAMES
 from jitgrad.core.primitive import Elementwise
-from jitgrad.errors import NoAttributeError
+from jitgrad.errors import NoAttributeError, UnsupportedError
 from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import operations
 from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
@@ -57,7 +57,18 @@ def install_methods() -> None:
     for name in TENSOR_NAMES:
         if not hasattr(Tensor, name):
             _put(name, _ForeignName(name))
-    _put("__dir__", lambda self: [n for n in object.__dir__(self) if n not in TENSOR_NAMES or hasattr(self, n)])
+    _put("_numba_type_", property(_refuse_numba))
+    hidden = {"_numba_type_", *(n for n in TENSOR_NAMES if not hasattr(Tensor, n))}
+    _put("__dir__", lambda self: [n for n in object.__dir__(self) if n not in hidden])
+
+
+def _refuse_numba(self: Tensor) -> Any:
+    """What Numba asks an object for that is given to an ``@njit`` function."""
+    raise UnsupportedError(
+        f"a Numba function was called with a tensor of shape {self.shape}: it takes arrays, and no gradient would pass "
+        "through it. Give transforms the plain Python function (f.py_func of a function f with @njit), make an operation "
+        "of it with jg.primitive, or pass x.detach().numpy()"
+    )
 
 
 class _ForeignName:

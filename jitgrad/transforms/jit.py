@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -25,7 +26,7 @@ from jitgrad.core.memory import owner
 from jitgrad.core.modes import ENABLED, forward, grad_mode, questions
 from jitgrad.core.trace import atom_of, current_graph, stand_ins, tracing_into
 from jitgrad.eager import forget_plans
-from jitgrad.errors import GraphError, user_line
+from jitgrad.errors import GraphError, UnsupportedError, user_line
 from jitgrad.kernels.kernel import kernel_mode, logger
 from jitgrad.ops.linear import copy_of
 from jitgrad.tensor import Tensor, as_tensor
@@ -66,6 +67,7 @@ class JitFunction:
         self._short = ShortCalls(self._general)
         self._quick = self._short.guarded  # for arguments like those of frequent calls, by their number
         self._numba: dict[Any, Any] = {}  # functions for Numba and C, by what they were made for
+        self._signature: inspect.Signature | None = None  # read when it is first compiled for Numba
         self._follows = True  # other tensors in place of captured ones
         self._watch: Watch | None = Watch(getattr(function, "__name__", "function"))
 
@@ -320,6 +322,28 @@ class JitFunction:
 
     # ----------------------------------------------------------------- Numba
 
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba asks an object for that it meets in an ``@njit`` function."""
+        raise UnsupportedError(
+            f"{self._title} in a Numba function: Numba can call compiled code alone. Compile it first, with an example of each "
+            "argument, `g = f.njit(*examples)`, and call g in place of f"
+        )
+
+    def _check_examples(self, what: str, args: tuple[Any, ...]) -> None:
+        if self._signature is None:
+            try:
+                self._signature = inspect.signature(self._function)
+            except (ValueError, TypeError):  # a function in C
+                return
+        try:
+            self._signature.bind(*args)
+        except TypeError as error:
+            raise UnsupportedError(
+                f"{self._title}.{what} takes an example of each argument, for whose dtype and number of axes it is "
+                f"compiled: {error}"
+            ) from None
+
     def njit(self, *args: Any, freeze: bool = False) -> Any:
         """This function as an ordinary Numba function (a dispatcher), for your own ``@njit`` code.
 
@@ -338,6 +362,7 @@ class JitFunction:
         >>> step(np.array([1.0, 2.0]))
         (5.0, array([2., 4.]))
         """
+        self._check_examples("njit", args)
         return numba_function(self, self._bind(args, {}), freeze)
 
     def address(self, *args: Any, freeze: bool = False, user_data: bool = False) -> Any:
@@ -357,6 +382,7 @@ class JitFunction:
         ``int64_t``. C has no exceptions: where extents do not fit, the returned number and the arrays of the extents of
         arguments are NaN (0 for integers), and other arrays are not written.
         """
+        self._check_examples("address", args)
         return numba_callback(self, self._bind(args, {}), freeze, user_data)
 
     # ----------------------------------------------------------------- seeing what it did
