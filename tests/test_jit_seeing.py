@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import inspect
 import itertools
 import logging
 import re
@@ -535,3 +536,8 @@ def test_graphs_without_operations_are_drawn_too() -> None:
         args = (np.ones(2),) * function.__code__.co_argcount
         ElementTree.fromstring(jit(function).draw(*args).svg())
         assert str(jit(function).draw(*args)).endswith("}")
+
+
+def test_all_that_a_jitted_function_and_a_tensor_have_can_be_read() -> None:
+    assert "njit" in dict(inspect.getmembers(jg.jit(lambda x: x)))
+    assert "reshape" in dict(inspect.getmembers(jg.zeros((2, 2))))

@@ -330,6 +330,9 @@ class JitFunction:
             "argument, `g = f.njit(*examples)`, and call g in place of f"
         )
 
+    def __dir__(self) -> list[str]:
+        return [n for n in object.__dir__(self) if n != "_numba_type_"]  # for those who read all that an object has
+
     def _check_examples(self, what: str, args: tuple[Any, ...]) -> None:
         if self._signature is None:
             try:
