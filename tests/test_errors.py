@@ -496,3 +496,40 @@ def test_array_of_tensors_in_a_transform_names_stack():
     with pytest.raises(errors.TracedValueError, match=r"np\.array\(\[a, b\]\).*jg\.stack or jg\.array"):
         jg.jit(lambda a: np.sum(np.array([a, 2.0 * a])))(1.0)
     assert jg.grad(lambda a: np.sum(jg.array([a, 2.0 * a])))(1.0) == 3.0
+
+
+class TestIntegers:
+    """As NumPy where NumPy is right, an error where integers wrap around."""
+
+    @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "bool"])
+    @pytest.mark.parametrize("period", [6, 7, 10, 6.5, np.int64(6)])
+    @pytest.mark.parametrize("discont", [None, 2, 4])
+    def test_unwrap(self, dtype, period, discont):
+        p = np.random.default_rng(0).integers(0, 50, 12).astype(dtype)
+        expected = np.unwrap(p, discont=discont, period=period)
+        found = jg.unwrap(p, discont, period=period).numpy()
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+    @pytest.mark.parametrize("period", [6, 7, np.int64(6), np.uint8(6)])
+    @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+    def test_unwrap_of_unsigned_integers(self, dtype, period):
+        with pytest.raises(DtypeError, match=r"unsigned.*astype\(np.int64\)"):
+            jg.unwrap(np.array([0, 3, 250], dtype), period=period)
+        with pytest.raises(DtypeError, match="unsigned"):
+            jg.unwrap(np.array([0, 3, 25], "int8"), period=np.uint8(6))
+
+    @pytest.mark.parametrize("invert", [False, True])
+    def test_isin_of_int64_with_uint64(self, invert):
+        big, top = 2**53, 2**63
+        signed = np.array([big, big + 1, -1, 0, 7, top - 1, -top], np.int64)
+        unsigned = np.array([big + 1, 2**64 - 1, 7, top, top - 1], np.uint64)
+        for x, tests in (
+            (signed, unsigned),
+            (unsigned, signed),
+            (signed[1:2], unsigned[3:]),
+            (unsigned[3:], signed[6:]),
+        ):
+            expected = [(int(v) in [int(t) for t in tests]) != invert for v in x]
+            assert jg.isin(x, tests, invert=invert).tolist() == expected
+            assert np.isin(x, tests, invert=invert).tolist() == expected

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.core.aval import INT64
+from jitgrad.core.aval import INT64, result_dtype
 from jitgrad.core.dispatch import as_value, wrap
 from jitgrad.core.primitive import Value
 from jitgrad.errors import ArgumentError, DtypeError, GraphError, ShapeError
@@ -132,10 +132,19 @@ def isin(
     >>> jg.isin([1, 2, 3], [3, 1])
     tensor([ True, False,  True])
     """
-    x, tests = same_dtype(as_value(element, "isin"), as_value(test_elements, "isin: test_elements"))
+    x, tests = as_value(element, "isin"), as_value(test_elements, "isin: test_elements")
+    possible = None
+    if {x.dtype.kind, tests.dtype.kind} == {"i", "u"} and result_dtype(x.dtype, tests.dtype).kind == "f":
+        # int64 and uint64: compared as uint64, where what only one of the two can hold is excluded
+        possible = x >= 0 if x.dtype.kind == "i" else x <= np.iinfo(np.int64).max
+        x, tests = (convert(v, dtype=np.dtype(np.uint64)) for v in (x, tests))
+    x, tests = same_dtype(x, tests)
     n = tests.size
     if n == 0:
         return wrap(np.full(x.shape, bool(invert)))
     ordered = sort(reshape_to(tests, shape=(n,)))
     nearest = gather(ordered, clip(search(ordered, x, side="left"), max=n - 1))
+    if possible is not None:
+        found = possible & equal(nearest, x)
+        return ~found if invert else found
     return not_equal(nearest, x) if invert else equal(nearest, x)

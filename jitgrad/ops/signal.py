@@ -11,7 +11,7 @@ from jitgrad.core import scalar
 from jitgrad.core.aval import INT64, ShapedArray, make_aval
 from jitgrad.core.dispatch import as_value
 from jitgrad.core.primitive import ArrayCall, Operand, Value
-from jitgrad.errors import ArgumentError, ShapeError, UnsupportedError
+from jitgrad.errors import ArgumentError, DtypeError, ShapeError, UnsupportedError
 from jitgrad.kernels.kernel import ArrayKernel, KernelPart
 from jitgrad.ops.array_calls import axes_alike, rows
 from jitgrad.ops.array_primitives import array_call
@@ -230,7 +230,8 @@ def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: floa
     """Phases along an axis, with multiples of ``period`` added so that neighbours differ by at most half of it.
 
     ``discont``: differences below it (half of the period by default, and not less) stay as they are. Both are plain
-    numbers. Integers stay integers where the period is one. Derivative: 1; what is added is a constant.
+    numbers. Integers stay integers where the period is one; unsigned ones then raise DtypeError, since their differences
+    wrap around. Derivative: 1; what is added is a constant.
 
     >>> import jitgrad as jg
     >>> jg.unwrap([0.0, 3.0, 5.0, 1.0], period=4)
@@ -241,10 +242,17 @@ def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: floa
     for name, value in (("period", period), ("discont", discont)):
         if not isinstance(value, int | float | np.number | None):
             raise UnsupportedError(f"unwrap: {name} must be a plain number, not {type(value).__name__}")
+    dtype = np.result_type(p.dtype, period)
+    kinds = (p.dtype.kind, np.asarray(period).dtype.kind)
+    if all(kind in "biu" for kind in kinds) and "u" in kinds:
+        raise DtypeError(
+            f"unwrap: differences of unsigned integers ({p.dtype}, with a period of type {type(period).__name__}) wrap "
+            "around; convert with .astype(np.int64) first"
+        )
     steps = diff(stop_gradient(p), axis=number)
     half: Any = period / 2
     ambiguous = True
-    if p.dtype.kind in "iu" and isinstance(period, int | np.integer):
+    if dtype.kind in "iu":
         half, rest = divmod(period, 2)
         ambiguous = rest == 0
     wrapped = remainder(steps + half, period) - half
@@ -255,6 +263,5 @@ def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: floa
     before = ((None, None, None),) * number
     first, later = (slice_view(p, index=(*before, part)) for part in ((None, 1, None), (1, None, None)))
     moved = later + cumsum(change, number)
-    if first.dtype != moved.dtype:
-        first = convert(first, dtype=moved.dtype)
-    return join(first, moved, axis=number)
+    parts = [part if part.dtype == dtype else convert(part, dtype=dtype) for part in (first, moved)]
+    return join(*parts, axis=number)
