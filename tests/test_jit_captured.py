@@ -1396,6 +1396,58 @@ def test_an_array_that_is_bound_while_the_function_is_traced() -> None:
     np.testing.assert_array_equal(jitted(X), 3 * X)
 
 
+@pytest.mark.filterwarnings("ignore::jitgrad.errors.RecompileWarning")
+@pytest.mark.parametrize("value", [lambda k: of(k, k, k), lambda k: 1.0 * k], ids=["array", "number"])
+@pytest.mark.parametrize("read", [lambda w: w, np.sum], ids=["as it is", "by NumPy"])
+def test_what_is_bound_twice_while_the_function_is_traced(value: Any, read: Any) -> None:
+    """What the trace has read was there neither before it nor after."""
+    model = Holder(w=value(1))
+    pending = [value(3), value(2)]
+
+    def bind() -> None:
+        if pending:  # as another thread would
+            vars(model)["w"] = pending.pop()
+
+    def function(x: Any) -> Any:
+        bind()
+        y = x * read(model.w)
+        bind()
+        return y
+
+    jitted = jit(function)
+    np.testing.assert_array_equal(jitted(X), X * read(value(2)))
+    for k in (3, 4, 5):
+        for _ in range(2):
+            np.testing.assert_array_equal(jitted(X), X * read(model.w))
+        model.w = value(k)
+
+
+def test_marks_of_traces_are_told_apart_while_graphs_change() -> None:
+    """Threads that trace equal programs at the same time do not take each other's marks away."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(4)
+
+    def call() -> None:
+        try:
+            start.wait(30)
+            for k in range(20):
+                np.testing.assert_array_equal(jit(lambda x: x * 2.0 + 1.0)(np.ones(k + 1)), np.full(k + 1, 3.0))
+        except BaseException as error:
+            errors.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not errors
+
+
 def test_a_place_that_keeps_changing_is_named() -> None:
     model = Holder(step=0.0)
     function = jit(lambda x: x * model.step)

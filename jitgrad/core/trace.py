@@ -56,7 +56,7 @@ def atom_of(data: Any, graph: Graph, source: Any = None) -> Atom:
 
 
 _current: ContextVar[Graph | None] = ContextVar("jitgrad_tracing", default=None)
-_everywhere: list[Any] = []  # for each graph that is traced into now, and each ``standing_in``, of any thread
+_everywhere: list[Any] = []  # a mark for each graph that is traced into now, and each ``standing_in``, of any thread
 
 current_graph: Final = _current.get
 """The graph that the whole of this thread's work goes into: operations on captured arrays as well; None outside of jit."""
@@ -98,13 +98,14 @@ def tracing_into(graph: Graph) -> Iterator[None]:
     operation read it; all others are read again at each run.
     """
     graph.snapshots, graph.reads = [], []
-    _everywhere.append(graph)
+    mark = object()  # graphs compare by what is in them, which another thread may change meanwhile
+    _everywhere.append(mark)
     token = _current.set(graph)
     try:
         yield
     finally:
         _current.reset(token)
-        _everywhere.remove(graph)
+        _everywhere.remove(mark)
         graph.closed = True
         for constant in graph.snapshots:
             now = constant.current()

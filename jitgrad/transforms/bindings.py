@@ -77,7 +77,9 @@ class Bindings:
         known: dict[int | None, list[int]] = {}
         for k, t in enumerate(tensors):
             known.setdefault(memory(t), []).append(k)
-        walk, self.settled = around.after({*read, *known})
+        walk, bound = around.after({*read, *known})
+        if bound is not None:
+            self.settled, self.blamed = False, bound.path()
         places = walk.places
         arrays = [(p, known.get(memory(p.there), [])) for p in places if p.role is Role.ARRAY]
         for place, related in arrays:
@@ -160,15 +162,18 @@ class Bindings:
 
     def made(self, name: str, source: str) -> Any:
         """What is defined under this name by source that reads ``space``, and sees what is written to it later."""
-        exec(source, self.space)
-        return self.space.pop(name)
+        made: dict[str, Any] = {}  # of this call alone: threads make theirs at the same time
+        exec(source, self.space, made)
+        return made[name]
 
     def look(self, tensors: Sequence[Tensor]) -> tuple[list[tuple[int, Any]], list[Tensor]] | None:
         """The places that have changed, with what is there, and the tensors that are bound in place of these; None where
         they cannot stand for the same values."""
+        if not self.settled:
+            return None
         self.blamed = None
         try:
-            return self._looked(tensors, self._values()) if self.settled else None
+            return self._looked(tensors, self._values())
         except Exception:  # of code of the objects there, if something is there at all
             return None
 
@@ -238,7 +243,8 @@ class Bindings:
 
     @contextlib.contextmanager
     def own_changes(self) -> Iterator[None]:
-        """What is bound inside, but for arrays, is the doing of the function itself, which is traced for its gradient."""
+        """What is bound inside at places that the function may write, but for arrays, is its own doing: it is traced for its
+        gradient."""
         try:
             before = self._values()
         except Exception:  # something is gone already: the next call sees to it
@@ -248,7 +254,7 @@ class Bindings:
         with contextlib.suppress(Exception):
             after = self._values()
             for n, (place, old, new) in enumerate(zip(self._places, before, after, strict=True)):
-                if old is not new and not issubclass(type(place.there), ARRAYS):
+                if old is not new and place.own and not issubclass(type(place.there), ARRAYS):
                     self.commit(
                         [(n, _measured(place.role, self._holder(place, after)) if place.role in TESTS else new)]
                     )

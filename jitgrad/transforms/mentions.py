@@ -1,4 +1,4 @@
-"""Which names the code of a function reads: globals, attributes, modules."""
+"""Which names the code of a function reads, and writes: globals, attributes, modules."""
 
 from __future__ import annotations
 
@@ -14,16 +14,36 @@ from typing import Any, Final
 
 __all__ = ["Mentions", "is_imported", "is_users", "mentions"]
 
+_MAKING: Final = frozenset({"__init__", "__new__", "__post_init__"})
+_CHANGING: Final = frozenset(
+    {
+        "add",
+        "append",
+        "appendleft",
+        "clear",
+        "discard",
+        "extend",
+        "extendleft",
+        "insert",
+        "move_to_end",
+        "pop",
+        "popitem",
+    }
+    | {"popleft", "remove", "reverse", "rotate", "setdefault", "sort", "update"}
+)
+"""Methods of containers."""
 _LIBRARIES: Final = frozenset({"jitgrad", "numpy", "scipy", "numba", "llvmlite"}) | sys.stdlib_module_names
 
 
 @dataclass(frozen=True)
 class Mentions:
-    """The names that a function, and those defined in it, read."""
+    """The names that a function, and those defined in it, read and write."""
 
     globals: frozenset[str]
     attributes: frozenset[str]  # and texts that may be names of attributes, as for ``getattr``
     imports: frozenset[tuple[int, str]]  # modules that are imported inside, with the number of leading dots
+    written: frozenset[str]  # variables and attributes, but not those of an object that is being made
+    writes_items: bool  # may change what is in a container
 
     def imported(self, package: str) -> Iterator[str]:
         """The full names of the imported modules, for code in this package."""
@@ -36,7 +56,9 @@ class Mentions:
 
 @functools.lru_cache(4096)
 def mentions(code: types.CodeType) -> Mentions:
-    """What this code reads; names that it only writes do not count."""
+    """What this code reads and writes."""
+    written: set[str] = set()
+    writes_items = False
     names: set[str] = set()
     attributes: set[str] = set()
     imports: set[tuple[int, str]] = set()
@@ -49,6 +71,11 @@ def mentions(code: types.CodeType) -> Mentions:
             attributes.add(name)
         elif operation.startswith("LOAD") and instruction.opcode in dis.hasname:
             (names if operation in ("LOAD_GLOBAL", "LOAD_NAME") else attributes).add(name)
+        elif operation in ("STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR"):
+            writes_items = True
+        elif operation.startswith(("STORE", "DELETE")):
+            if instruction.opcode in (*dis.hasname, *dis.hasfree) and code.co_name not in _MAKING:
+                written.add(name)
         elif operation.startswith("LOAD"):
             constants = [constants[-1], name]
     for constant in code.co_consts:
@@ -57,10 +84,13 @@ def mentions(code: types.CodeType) -> Mentions:
             names |= inner.globals
             attributes |= inner.attributes
             imports |= inner.imports
+            written |= inner.written
+            writes_items |= inner.writes_items
         for text in constant if isinstance(constant, tuple) else (constant,):
             if isinstance(text, str) and text.isidentifier():
                 attributes.add(text)
-    return Mentions(frozenset(names), frozenset(attributes), frozenset(imports))
+    writes_items |= not _CHANGING.isdisjoint(attributes)
+    return Mentions(frozenset(names), frozenset(attributes), frozenset(imports), frozenset(written), writes_items)
 
 
 def is_users(module: str) -> bool:

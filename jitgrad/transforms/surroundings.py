@@ -96,6 +96,7 @@ class Place:
     role: Role
     kept: bool  # looked at in each call
     sources: list[int] = field(default_factory=list)  # which captured tensors are there
+    own: bool = False  # the function itself may write it
 
     @property
     def key(self) -> Any:
@@ -127,6 +128,8 @@ class Walk:
         self.places: list[Place] = []
         self.complete = True  # whatever the code names has been looked at
         self.whole = True  # all else too
+        self.written: set[str] = set()  # by code of the function
+        self.writes_items = False
         self._names = names  # of attributes; those that more code mentions are added
         self._seen: set[int] = set()
         self._pending: deque[tuple[Any, Place | None, bool]] = deque((r, None, True) for r in roots)
@@ -226,6 +229,8 @@ class Walk:
             return
         read = mentions(value.__code__)
         self._names |= read.attributes
+        self.written |= read.written
+        self.writes_items |= read.writes_items
         for name in sorted(read.globals & space.keys()):
             held = space[name]
             if isinstance(held, _FUNCTIONS) and is_imported(held):
@@ -348,23 +353,38 @@ class Surroundings:
             if len(self._names) == known:
                 return found
 
-    def after(self, captured: Collection[int | None]) -> tuple[Walk, bool]:
-        """The places after a trace, and whether those of the arrays with the memory ``captured`` are what they were: if not,
-        something was bound while the function was traced."""
+    def after(self, captured: Collection[int | None]) -> tuple[Walk, Place | None]:
+        """The places after a trace, and one that another thread has bound meanwhile: nobody knows what of it was traced.
+
+        That is a place that code of the function does not write, or that had an array in the memory ``captured``.
+        """
         walk = self._walk()
         changed: set[int] = set()
+        bound: Place | None = None
         for place in walk.places:
+            # what is behind a descriptor (a cached property) may be written by reading it
+            hidden = place.step.text.startswith("own(")
+            place.own = hidden or (walk.writes_items if _is_item(place) else place.step.key in walk.written)
             before = self._before.get(place.key)
+            below = place.parent is not None and id(place.parent) in changed
             if before is None:
-                own = id(place.holder) in self._holders or (place.parent is not None and id(place.parent) in changed)
+                differs = below or id(place.holder) in self._holders
             else:
-                own = not _is_as(before, place)
-            if own:
+                differs = not _is_as(before, place)
+            if differs:
                 changed.add(id(place))
+                if place.kept and not below and not place.own:
+                    bound = bound or place
                 place.kept = False
         now = {p.key: p.there for p in walk.places if p.role is Role.ARRAY}
         arrays = [p for p in self._before.values() if p.role is Role.ARRAY and memory(p.there) in captured]
-        return walk, all(now.get(p.key) is p.there for p in arrays)
+        return walk, next((p for p in arrays if now.get(p.key) is not p.there), bound)
+
+
+def _is_item(place: Place) -> bool:
+    """Whether a place is in a container, or all of one; global names are not."""
+    of_globals = place.parent is None and type(place.holder) is dict and "__builtins__" in place.holder
+    return place.role in TESTS or not (of_globals or place.step.text.startswith(("{holder}.", "getattr")))
 
 
 def _is_as(before: Place, place: Place) -> bool:
