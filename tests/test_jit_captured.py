@@ -1683,3 +1683,18 @@ def test_random_models_that_change(root: Any, data: st.DataObject) -> None:
             else:
                 place.append(data.draw(_parts))
         np.testing.assert_allclose(function(X), root(X), rtol=1e-12, atol=1e-12)
+
+
+def test_longer_and_shorter_tuples_are_others() -> None:
+    x, parts = np.ones(3), [np.full(3, v) for v in (2.0, 3.0, 5.0)]
+    model = SimpleNamespace(t=tuple(parts[:2]), p=functools.partial(lambda *ws: sum(ws), *parts[:2]))
+    by_tuple, by_partial = jg.jit(lambda x: sum(x * w for w in model.t)), jg.jit(lambda x: x * model.p())
+    for count in (2, 3, 1, 3, 2):
+        model.t, model.p = tuple(parts[:count]), functools.partial(lambda *ws: sum(ws), *parts[:count])
+        wanted = x * sum(parts[:count])
+        np.testing.assert_array_equal(by_tuple(x), wanted)
+        np.testing.assert_array_equal(by_partial(x), wanted)
+    total = model.p.func  # the same function, more arguments
+    for count in (2, 3, 1):
+        model.p = functools.partial(total, *parts[:count])
+        np.testing.assert_array_equal(by_partial(x), x * sum(parts[:count]))

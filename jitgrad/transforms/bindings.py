@@ -128,7 +128,8 @@ class Bindings:
             if place.role in TESTS:
                 text = TESTS[place.role]
                 self._now.append(f"    now{n} = {text.format(holder=other, there=there)}")
-                yield holder if place.there in EMPTY else text.format(holder=holder, there=there)
+                if not place.step.final:
+                    yield holder if place.there in EMPTY else text.format(holder=holder, there=there)
                 continue
             text, key, function, final = place.step
             names = {"key": f"key{n}", "function": f"function{n}"}

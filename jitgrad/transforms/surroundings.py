@@ -258,8 +258,8 @@ class Walk:
                 for _, part in parts:
                     self._follow(part, None, named)
                 return
-            if base is not tuple:
-                self.places.append(Place(value, place, _CONTENT, len(parts), Role.LENGTH, named))
+            content = _Step("", final=base is tuple)
+            self.places.append(Place(value, place, content, len(parts), Role.LENGTH, named))
         else:
             parts = list(value.items() if kind in IN_ORDER else dict.items(value))
             if kind in IN_ORDER:
