@@ -1698,3 +1698,73 @@ def test_longer_and_shorter_tuples_are_others() -> None:
     for count in (2, 3, 1):
         model.p = functools.partial(total, *parts[:count])
         np.testing.assert_array_equal(by_partial(x), x * sum(parts[:count]))
+
+
+class Attentive:
+    """Asks for attributes that are not there, as modules of networks do."""
+
+    scale = 2.0
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+class Base:
+    scale = 2.0
+    act = staticmethod(lambda x: x * 2.0)
+    rate = property(lambda self: 2.0)
+
+    @classmethod
+    def made(cls, x: Any) -> Any:
+        return x * 2.0
+
+    def forward(self, x: Any) -> Any:
+        return x * 2.0
+
+
+class Derived(Base):
+    scale = 3.0
+    rate = property(lambda self: 3.0)
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x) * 3.0
+
+    def total(self, x: Any) -> Any:
+        return x * super().scale + x * type(self).scale + x * super().rate
+
+
+@pytest.mark.parametrize(
+    ("function", "changes"),
+    [
+        (lambda m, x: m.act(x), {"act": staticmethod(lambda x: x * 7.0)}),
+        (lambda m, x: m.made(x), {"made": classmethod(lambda cls, x: x * 7.0)}),
+        (lambda m, x: m.forward(x), {"forward": lambda self, x: x * 7.0}),
+        (lambda m, x: m.total(x), {"scale": 7.0}),
+        (lambda m, x: m.total(x), {"rate": property(lambda self: 7.0)}),
+    ],
+)
+def test_what_a_class_defines_behind_others(
+    function: Any, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = Derived(), np.ones(3)
+    fast = jg.jit(lambda x: function(model, x))
+    np.testing.assert_array_equal(fast(x), function(model, x))
+    for name, value in changes.items():
+        before = function(model, x)
+        monkeypatch.setattr(Base, name, value)
+        assert not np.array_equal(function(model, x), before)
+        np.testing.assert_array_equal(fast(x), function(model, x))
+        monkeypatch.undo()
+        np.testing.assert_array_equal(fast(x), function(model, x))
+
+
+def test_attributes_of_a_class_whose_objects_ask_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Attentive(), np.ones(3)
+    fast = jg.jit(lambda x: x * model.scale)
+    np.testing.assert_array_equal(fast(x), x * 2.0)
+    monkeypatch.setattr(Attentive, "scale", 3.0)
+    np.testing.assert_array_equal(fast(x), x * 3.0)
+    model.scale = 7.0
+    np.testing.assert_array_equal(fast(x), x * 7.0)
+    del model.scale
+    np.testing.assert_array_equal(fast(x), x * 3.0)

@@ -15,22 +15,10 @@ from typing import Any, Final
 __all__ = ["Mentions", "is_imported", "is_users", "mentions"]
 
 _MAKING: Final = frozenset({"__init__", "__new__", "__post_init__"})
-_CHANGING: Final = frozenset(
-    {
-        "add",
-        "append",
-        "appendleft",
-        "clear",
-        "discard",
-        "extend",
-        "extendleft",
-        "insert",
-        "move_to_end",
-        "pop",
-        "popitem",
-    }
-    | {"popleft", "remove", "reverse", "rotate", "setdefault", "sort", "update"}
-)
+_CHANGING: Final = frozenset({
+    "add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "insert", "move_to_end", "pop", "popitem",
+    "popleft", "remove", "reverse", "rotate", "setdefault", "sort", "update",
+})  # fmt: skip
 """Methods of containers."""
 _LIBRARIES: Final = frozenset({"jitgrad", "numpy", "scipy", "numba", "llvmlite"}) | sys.stdlib_module_names
 

@@ -132,6 +132,7 @@ class Walk:
         self.writes_items = False
         self._names = names  # of attributes; those that more code mentions are added
         self._seen: set[int] = set()
+        self._of_classes: set[tuple[int, str, str]] = set()
         self._pending: deque[tuple[Any, Place | None, bool]] = deque((r, None, True) for r in roots)
         self._later: deque[tuple[Any, Place | None, bool]] = deque()  # what no code names: a search for arrays
         while self._pending or self._later:
@@ -300,7 +301,7 @@ class Walk:
         """What a class and its bases define of what the code mentions, and the methods that it need not mention: of operators,
         calls, ``with``. Those of bases may be called by the others."""
         found: set[str] = set(own)
-        plain = value is cls or _is_direct(cls)
+        plain = value is cls or _looks_first(cls)
         for base in cls.__mro__[:-1]:
             for name, part in sorted(vars(base).items()):
                 mentioned = name in self._names
@@ -308,14 +309,28 @@ class Walk:
                     continue
                 if isinstance(part, types.MemberDescriptorType | types.GetSetDescriptorType):
                     continue
+                first, defined = name not in found, _Step("{holder}.__dict__[{key}]", name)
                 if not hasattr(type(part), "__get__"):
-                    if name not in found and plain and not name.startswith("__"):
+                    if name.startswith("__"):
+                        continue
+                    if first and plain:
                         self._at(value, place, _attribute(name), part, is_users(base.__module__))
+                    elif self._is_new(base, defined):  # for super() and type(self)
+                        self._at(base, None, defined, part, is_users(base.__module__))
                 elif is_users(base.__module__):
-                    if mentioned and name not in found and isinstance(part, types.FunctionType | property):
-                        self.places.append(Place(cls, None, _attribute(name), part, Role.ONLY, True))
+                    bare = first and isinstance(part, types.FunctionType | property)
+                    holder, step = (cls, _attribute(name)) if bare else (base, defined)
+                    if mentioned and self._is_new(holder, step):
+                        self.places.append(Place(holder, None, step, part, Role.ONLY, True))
                     self._follow(part, None, True)
                 found.add(name)
+
+    def _is_new(self, cls: type, step: _Step) -> bool:
+        """Whether a place in a class is met for the first time, and not with another of its objects."""
+        key = (id(cls), step.text, step.key)
+        known = key in self._of_classes
+        self._of_classes.add(key)
+        return not known
 
 
 def _is_direct(cls: type) -> bool:
