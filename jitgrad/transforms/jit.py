@@ -38,7 +38,7 @@ from jitgrad.transforms.bindings import Bindings, stands_for_array
 from jitgrad.transforms.compiled import Compiled, Pullback, captured
 from jitgrad.transforms.numba_functions import numba_callback, numba_function
 from jitgrad.transforms.private import plain, private
-from jitgrad.transforms.pullback import pullback_function, record
+from jitgrad.transforms.pullback import another_program, pullback_function, record
 from jitgrad.transforms.recompiles import Watch
 from jitgrad.transforms.regime import Answers, Regime, call_private, name_inputs
 from jitgrad.transforms.short_calls import ShortCalls
@@ -280,15 +280,13 @@ class JitFunction:
         with compiled.bindings.own_changes():
             again, tracked, origins = self._recorded(arguments, compiled)
         if not same_program(compiled.graph, again):
-            with compiled.bindings.own_changes():
-                is_settled = same_program(again, self._recorded(arguments, compiled)[0])
-            if compiled.answers is None and is_settled:
-                self._asking.add(arguments.key)  # it is another one where it is recorded
-                return None
-            raise GraphError(
-                f"{self._title} gave another program when it was traced again for its gradient: "
-                "random numbers or other state inside. Draw or read them outside and pass them as arguments"
-            )
+            if compiled.answers is None:
+                with compiled.bindings.own_changes():
+                    once_more = self._recorded(arguments, compiled)[0]
+                if same_program(again, once_more):  # it is another one where it is recorded
+                    self._asking.add(arguments.key)
+                    return None
+            raise another_program(self._title)
         count = len(arguments.leaves)
         same = {id(c.source) for c in captured(again)}  # not what the function makes anew each time
         read = {id(t) for t, _ in compiled.reads}

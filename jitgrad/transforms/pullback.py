@@ -23,7 +23,7 @@ from jitgrad.transforms.regime import name_inputs
 from jitgrad.transforms.reverse_mode import vjp
 from jitgrad.transforms.trees import flatten
 
-__all__ = ["pullback_function", "record"]
+__all__ = ["another_program", "pullback_function", "record"]
 
 
 def record(
@@ -109,6 +109,14 @@ class _CallRecorder(NodeRecorder):
         return [(t, None) for t in self.pullback.function(tuple(values), cotangents, masks)]
 
 
+def another_program(name: str) -> GraphError:
+    """The error for a function that is not the same each time it is traced."""
+    return GraphError(
+        f"{name} gave another program when it was traced again for its gradient: random numbers or other state inside. Draw "
+        "or read them outside and pass them as arguments"
+    )
+
+
 def _check_program(
     name: str, compiled: Compiled, inputs: Sequence[Any], stand_ins: dict[int, Any], results: Sequence[Tensor]
 ) -> None:
@@ -120,10 +128,7 @@ def _check_program(
     now = Graph(graph.name, [v.variable for v in inputs], list(graph.nodes), outputs).live()
     known = {array: v.variable for array, v in stand_ins.items()}
     if not same_program(erase_identities(compiled.graph), erase_identities(now), known):
-        raise GraphError(
-            f"{name} gave another program when it was traced again for its gradient: random numbers or other state inside. Draw "
-            "or read them outside and pass them as arguments"
-        )
+        raise another_program(name)
 
 
 def pullback_function(
