@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -1422,30 +1423,44 @@ def test_what_is_bound_twice_while_the_function_is_traced(value: Any, read: Any)
         model.w = value(k)
 
 
-def test_marks_of_traces_are_told_apart_while_graphs_change() -> None:
-    """Threads that trace equal programs at the same time do not take each other's marks away."""
+@contextlib.contextmanager
+def running(call: Callable[[], None], count: int, stop: threading.Event | None = None) -> Iterator[None]:
+    """Call in several threads that take turns often, and wait for them at the end; they are told to ``stop`` then."""
     errors: list[BaseException] = []
-    start = threading.Barrier(4)
 
-    def call() -> None:
+    def kept() -> None:
         try:
-            start.wait(30)
-            for k in range(20):
-                np.testing.assert_array_equal(jit(lambda x: x * 2.0 + 1.0)(np.ones(k + 1)), np.full(k + 1, 3.0))
+            call()
         except BaseException as error:
             errors.append(error)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
-    threads = [threading.Thread(target=call) for _ in range(4)]
+    threads = [threading.Thread(target=kept) for _ in range(count)]
     try:
         for thread in threads:
             thread.start()
+        yield
+    finally:
+        if stop is not None:
+            stop.set()
         for thread in threads:
             thread.join()
-    finally:
         sys.setswitchinterval(before)
     assert not errors
+
+
+def test_marks_of_traces_are_told_apart_while_graphs_change() -> None:
+    """Threads that trace equal programs at the same time do not take each other's marks away."""
+    start = threading.Barrier(4)
+
+    def call() -> None:
+        start.wait(30)
+        for k in range(20):
+            np.testing.assert_array_equal(jit(lambda x: x * 2.0 + 1.0)(np.ones(k + 1)), np.full(k + 1, 3.0))
+
+    with running(call, 4):
+        pass
 
 
 def test_a_place_that_keeps_changing_is_named() -> None:
@@ -1530,20 +1545,10 @@ def test_threads_that_call_while_another_binds(kind: str) -> None:
             if not before <= found <= value():
                 wrong.append((before, found))
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    threads = [threading.Thread(target=call) for _ in range(3)]
-    try:
-        for thread in threads:
-            thread.start()
+    with running(call, 3, stop):
         for k in range(300 if kind == "array" else 6):
             model.w = np.full(3, k + 2.0) if kind == "array" else k + 2.0
             threading.Event().wait(0.0 if kind == "array" else 0.02)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-        sys.setswitchinterval(before)
     assert not wrong
     np.testing.assert_array_equal(function(ones), np.full(3, value()))
 
