@@ -306,7 +306,7 @@ CALLS = {
 
 def product(np: Any, a: Any) -> Any:
     """A small program with a matrix product: whoever has run it has loaded compiler and BLAS."""
-    return np.sum(a @ a)
+    return np.sum(np.exp(a @ a))  # without a function in between the sum could be had without the product
 
 
 def product_data(rng: Generator) -> tuple[Any, ...]:

@@ -1773,3 +1773,136 @@ def test_attributes_of_a_class_whose_objects_ask_for_others(monkeypatch: pytest.
     np.testing.assert_array_equal(fast(x), x * 7.0)
     del model.scale
     np.testing.assert_array_equal(fast(x), x * 3.0)
+
+
+def square(w: Any) -> Any:
+    return w * w
+
+
+def cube(w: Any) -> Any:
+    return (w * w * w).sum()
+
+
+class Squared(jg.autograd.Function):
+    """Recorded as one node."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return 2.0 * g * x
+
+
+WITHIN: dict[str, tuple[Callable[[Any], Any], int, int]] = {
+    "grad": (jg.grad(cube), 3, 2),
+    "value_and_grad": (lambda w: jg.value_and_grad(cube)(w)[1], 3, 2),
+    "grad of grad": (jg.grad(lambda v: jg.grad(cube)(v).sum()), 6, 1),
+    "vjp": (lambda w: jg.vjp(square, w)[1](w)[0], 2, 2),
+    "jvp": (lambda w: jg.jvp(square, (w,), (w,))[1], 2, 2),
+    "hessian": (lambda w: jg.hessian(cube)(w).sum(0), 6, 1),
+    "vmap": (jg.vmap(square), 1, 2),
+    "jit": (jit(square), 1, 2),
+    "jit of grad": (jit(jg.grad(cube)), 3, 2),
+    "checkpoint": (jg.checkpoint(square), 1, 2),
+    "Function": (Squared.apply, 1, 2),
+}
+"""Functions of a captured tensor, and what they are: a factor and a power."""
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_what_an_inner_transform_gets_keeps_its_gradient(name: str) -> None:
+    """A captured tensor is no constant because a transform makes it private."""
+    inner, factor, power = WITHIN[name]
+    model = Holder(w=leaf(1.0, 2.0, 3.0))
+    jitted = jit(lambda x: inner(model.w) * x)
+
+    def with_weights(w: Any) -> Any:
+        model.w = w
+        return (jitted(X) * X).sum()
+
+    for k in range(4):
+        x, w = leaf(*X), model.w.detach().numpy()
+        value = jitted(x)
+        close(value, factor * w**power * X)
+        value.sum().backward()
+        close(model.w.grad, factor * power * w ** (power - 1) * X)
+        close(x.grad, factor * w**power)
+        w = np.array([1, 1.5 + k, 3])
+        close(jg.grad(with_weights)(jg.tensor(w)), factor * power * w ** (power - 1) * X * X)
+        model.w = leaf(2.0, 1.0 + k, 1.0)
+
+
+@pytest.mark.parametrize("name", [n for n in WITHIN if n != "Function"])  # which is for tensors
+@pytest.mark.parametrize("kind", [of, jg.tensor])
+def test_what_an_inner_transform_gets_is_bound_anew_without_another_trace(name: str, kind: Any) -> None:
+    inner, factor, power = WITHIN[name]
+    model = Holder(w=np.array([1.0, 2.0, 3.0]))
+    model.w = model.w if kind is of else jg.tensor(model.w)
+    counted = Counted(lambda x: inner(model.w) * x)
+    jitted = jit(counted.__call__)
+    for k in range(4):
+        np.testing.assert_allclose(jitted(X), factor * np.asarray(model.w) ** power * X, rtol=1e-12)
+        model.w[...] = 1.0 + k  # by a write
+        np.testing.assert_allclose(jitted(X), factor * np.full(3, 1.0 + k) ** power * X, rtol=1e-12)
+        array = np.array([2.0, 1.0 + k, 1.0])
+        model.w = array if kind is of else jg.tensor(array)
+    assert counted.calls == 1
+
+
+def lazily(kind: str, value: Any) -> Any:
+    """An object that makes ``k`` when it is first needed."""
+
+    class Named:
+        k: Any = None
+
+        def scale(self) -> Any:
+            if self.k is None:
+                self.k = value
+            return self.k
+
+    class ByText:
+        def scale(self) -> Any:
+            if not hasattr(self, "k"):
+                setattr(self, "k", value)  # noqa: B010
+            return self.k  # type: ignore[attr-defined]
+
+    class Asked:
+        def __getattr__(self, name: str) -> Any:
+            if name != "k":
+                raise AttributeError(name)
+            setattr(self, name, value)
+            return value
+
+        def scale(self) -> Any:
+            return self.k
+
+    class Cached:
+        @functools.cached_property
+        def k(self) -> Any:
+            return value
+
+        def scale(self) -> Any:
+            return self.k
+
+    return {"named": Named, "by text": ByText, "asked": Asked, "cached": Cached}[kind]()
+
+
+@pytest.mark.parametrize("kind", ["named", "by text", "asked", "cached"])
+@pytest.mark.parametrize("array", [False, True])
+def test_what_is_made_when_it_is_first_needed(kind: str, array: bool) -> None:
+    """It is no reason to trace again, and followed from then on."""
+    holder = lazily(kind, of(1, 2, 3) if array else 2.0)
+    counted = Counted(lambda x: x * holder.scale())
+    jitted = jit(counted.__call__)
+    for _ in range(3):
+        np.testing.assert_array_equal(jitted(X), X * (of(1, 2, 3) if array else 2.0))
+    if not array:
+        assert counted.calls == 1
+    for value in (of(3, 3, 3), of(4, 5, 6)) if array else (3.0, 4.0):
+        holder.k = value
+        for _ in range(2):
+            np.testing.assert_array_equal(jitted(X), X * value)

@@ -19,6 +19,7 @@ from jitgrad.autodiff.rules import Mask
 from jitgrad.core.aval import FLOAT64, aval_of, is_float
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import FORWARD, anomaly_mode, grad_mode, recording_mode, transforming
+from jitgrad.core.trace import current_graph
 from jitgrad.eager import Recorder
 from jitgrad.errors import GraphError, user_line
 from jitgrad.tensor import Tensor, as_tensor
@@ -60,7 +61,8 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
             positional, named = structure.unflatten(given)
             return function(*positional, **named)
 
-        if not mode or mode == FORWARD or any(isinstance(x, Tensor) and x.is_traced for x in leaves):
+        traced = current_graph() is not None or any(isinstance(x, Tensor) and x.is_traced for x in leaves)
+        if not mode or mode == FORWARD or traced:
             results, shape = flatten(run([private(x) for x in leaves]))
             return shape.unflatten([leave(r, wants_tensors(leaves)) for r in results])
         name = f"checkpoint({getattr(function, '__name__', 'function')})"

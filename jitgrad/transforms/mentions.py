@@ -20,6 +20,7 @@ _CHANGING: Final = frozenset({
     "popleft", "remove", "reverse", "rotate", "setdefault", "sort", "update",
 })  # fmt: skip
 """Methods of containers."""
+_SETTING: Final = frozenset({"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__"})
 _LIBRARIES: Final = frozenset({"jitgrad", "numpy", "scipy", "numba", "llvmlite"}) | sys.stdlib_module_names
 
 
@@ -32,6 +33,7 @@ class Mentions:
     imports: frozenset[tuple[int, str]]  # modules that are imported inside, with the number of leading dots
     written: frozenset[str]  # variables and attributes, but not those of an object that is being made
     writes_items: bool  # may change what is in a container
+    sets_by_name: bool  # may write any attribute
 
     def imported(self, package: str) -> Iterator[str]:
         """The full names of the imported modules, for code in this package."""
@@ -46,7 +48,7 @@ class Mentions:
 def mentions(code: types.CodeType) -> Mentions:
     """What this code reads and writes."""
     written: set[str] = set()
-    writes_items = False
+    writes_items = sets_by_name = False
     names: set[str] = set()
     attributes: set[str] = set()
     imports: set[tuple[int, str]] = set()
@@ -74,11 +76,15 @@ def mentions(code: types.CodeType) -> Mentions:
             imports |= inner.imports
             written |= inner.written
             writes_items |= inner.writes_items
+            sets_by_name |= inner.sets_by_name
         for text in constant if isinstance(constant, tuple) else (constant,):
             if isinstance(text, str) and text.isidentifier():
                 attributes.add(text)
     writes_items |= not _CHANGING.isdisjoint(attributes)
-    return Mentions(frozenset(names), frozenset(attributes), frozenset(imports), frozenset(written), writes_items)
+    sets_by_name |= not _SETTING.isdisjoint(names | attributes)
+    return Mentions(
+        frozenset(names), frozenset(attributes), frozenset(imports), frozenset(written), writes_items, sets_by_name
+    )
 
 
 def is_users(module: str) -> bool:

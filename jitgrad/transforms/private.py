@@ -18,6 +18,7 @@ from jitgrad.autodiff.node import GradNode, NodeRecorder
 from jitgrad.autodiff.reverse import reachable
 from jitgrad.core.aval import FLOAT64, aval_of, is_float
 from jitgrad.core.dispatch import constant
+from jitgrad.core.modes import grad_mode
 from jitgrad.core.trace import current_graph, stand_in
 from jitgrad.errors import ArgumentError, DtypeError, UnsupportedError
 from jitgrad.ops.linear import convert, copy_of, expand
@@ -73,7 +74,11 @@ def _input(value: Tensor) -> Tensor:
 def _borrowing(value: Tensor) -> Tensor:
     """The value as a tensor of its own, untracked, which moves to a copy before it is written."""
     if current_graph() is not None and not value.is_traced:
-        value = copy_of(value.detach())  # writes have to be part of the trace
+        token = grad_mode.set(False)  # the way of its gradient is an input node
+        try:
+            value = copy_of(value)  # writes have to be part of the trace
+        finally:
+            grad_mode.reset(token)
     made = make(value._value, value._aval)
     made._borrowed = True
     return made

@@ -101,9 +101,9 @@ class Watch:
         if count == _MANY:
             self._say(
                 f"{self.function} was traced {_MANY} times because {place} keeps changing, which its code names: a number, a "
-                "function, a container, what NumPy makes of an array, and an array handed to an inner transform or jitted "
-                "function, are part of the program. To avoid it: pass it as an "
-                "argument, or make an array of it that meets traced values, which is read again at each call"
+                "function, a container, what NumPy makes of an array, and what detach() makes of a tensor are part of the "
+                "program. To avoid it: pass it as an argument, or make an array of it that meets traced values, which is read "
+                "again at each call"
             )
 
     def note_limit(self, most: int) -> None:

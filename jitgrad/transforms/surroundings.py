@@ -129,7 +129,7 @@ class Walk:
         self.complete = True  # whatever the code names has been looked at
         self.whole = True  # all else too
         self.written: set[str] = set()  # by code of the function
-        self.writes_items = False
+        self.writes_items = self.sets_by_name = False
         self._names = names  # of attributes; those that more code mentions are added
         self._seen: set[int] = set()
         self._of_classes: set[tuple[int, str, str]] = set()
@@ -232,6 +232,7 @@ class Walk:
         self._names |= read.attributes
         self.written |= read.written
         self.writes_items |= read.writes_items
+        self.sets_by_name |= read.sets_by_name
         for name in sorted(read.globals & space.keys()):
             held = space[name]
             if isinstance(held, _FUNCTIONS) and is_imported(held):
@@ -388,9 +389,11 @@ class Surroundings:
                 differs = not _is_as(before, place)
             if differs:
                 changed.add(id(place))
-                if place.kept and not below and not place.own:
+                own = place.own or (walk.sets_by_name and before is None)
+                if place.kept and not below and not own:
                     bound = bound or place
-                place.kept = False
+                # what it made when it was first needed stays; a counter does not
+                place.kept &= own and place.role is not Role.ARRAY and (before is None or before.there is None)
         now = {p.key: p.there for p in walk.places if p.role is Role.ARRAY}
         arrays = [p for p in self._before.values() if p.role is Role.ARRAY and memory(p.there) in captured]
         return walk, next((p for p in arrays if now.get(p.key) is not p.there), bound)
