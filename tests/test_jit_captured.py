@@ -1906,3 +1906,132 @@ def test_what_is_made_when_it_is_first_needed(kind: str, array: bool) -> None:
         holder.k = value
         for _ in range(2):
             np.testing.assert_array_equal(jitted(X), X * value)
+
+
+OUTER: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "grad": jg.grad,
+    "value_and_grad": lambda f: lambda x: jg.value_and_grad(f)(x)[1],
+    "vjp": lambda f: lambda x: jg.vjp(f, x)[1](1.0)[0],
+    "jacrev": jg.jacrev,
+}
+
+
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jitted"])
+@pytest.mark.parametrize("outer", OUTER)
+@pytest.mark.parametrize("name", WITHIN)
+def test_a_captured_tensor_that_only_an_inner_transform_reads(name: str, outer: str, jitted: bool) -> None:
+    """The gradient of an outer transform requires grad where the function reaches a tracked tensor by another one alone."""
+    inner, factor, power = WITHIN[name]
+    w, y = leaf(1.0, 2.0, 3.0), np.array([1.0, 2.0, 3.0])
+    function = OUTER[outer](lambda x: (inner(w) * x * x).sum())
+    ((jit(function) if jitted else function)(X) + w).sum().backward()
+    close(w.grad, 1 + factor * power * y ** (power - 1) * 2 * X)
+
+
+def test_an_inner_jitted_function_that_was_called_before() -> None:
+    """What it knows of earlier calls is no part of an outer trace."""
+    w, t = of(1, 2), jg.tensor([1.0, 2.0])
+    inner = {
+        "of an array": jit(lambda v: v * v),
+        "of a number": jit(lambda y: t * y),
+        "of nothing": jit(lambda: t * 2.0),
+    }
+    for _ in range(20):
+        inner["of an array"](np.ones(2)), inner["of a number"](2.0), inner["of nothing"]()
+    outer = jit(lambda x: inner["of an array"](w) * inner["of a number"](2.0) * inner["of nothing"]() * x)
+    np.testing.assert_array_equal(outer(1.0), [4, 64])
+    w[:], t[...] = 3.0, 1.0
+    np.testing.assert_array_equal(outer(1.0), [36, 36])
+
+
+def test_a_parameter_that_is_made_when_it_is_first_needed() -> None:
+    model = Holder(w=None)
+
+    def function(x: Any) -> Any:
+        if model.w is None:
+            model.w = leaf(2.0, 2.0, 2.0)
+        return x * model.w
+
+    jitted = jit(function)
+    for _ in range(2):
+        value = jitted(X)
+        value.sum().backward()
+    close(model.w.grad, 2 * X)
+    model.w = leaf(1.0, 2.0, 3.0)
+    value = jitted(X)
+    close(value, X * [1, 2, 3])
+    value.sum().backward()
+    close(model.w.grad, X)
+
+
+def test_a_traced_tensor_that_is_left_behind() -> None:
+    """Nobody can read it any more, but another one in its place counts."""
+    model = Holder(w=None)
+
+    def function(x: Any) -> Any:
+        if model.w is None:
+            model.w = jg.tensor([1.0, 2.0, 3.0])
+        return x * model.w
+
+    jitted = jit(function)
+    for _ in range(2):
+        np.testing.assert_array_equal(jitted(X), X * [1, 2, 3])
+    model.w = jg.tensor([7.0, 7.0, 7.0])
+    np.testing.assert_array_equal(jitted(X), 7 * X)
+
+
+class Scale:
+    """What an object makes when it is first needed."""
+
+    def __init__(self) -> None:
+        self.factor = 2.0
+        self.function: Any = lambda x: -x
+        self.parts = [Holder(factor=3.0)]
+
+
+class ScaledLate:
+    scale: Scale | None = None
+
+    def part(self) -> Scale:
+        if self.scale is None:
+            self.scale = Scale()
+        return self.scale
+
+
+class ScaledByProperty:
+    @functools.cached_property
+    def scale(self) -> Scale:
+        return Scale()
+
+    def part(self) -> Scale:
+        return self.scale
+
+
+@pytest.mark.parametrize("kind", [ScaledLate, ScaledByProperty])
+def test_what_is_in_an_object_that_is_made_when_it_is_first_needed(kind: Any) -> None:
+    model = kind()
+
+    def function(x: Any) -> Any:
+        part = model.part()
+        return part.function(x) * part.factor * part.parts[0].factor
+
+    jitted = jit(function)
+    np.testing.assert_array_equal(jitted(X), -6 * X)
+    model.scale.factor = 5.0
+    np.testing.assert_array_equal(jitted(X), -15 * X)
+    model.scale.function = lambda x: x
+    np.testing.assert_array_equal(jitted(X), 15 * X)
+    model.scale.parts[0].factor = 1.0
+    np.testing.assert_array_equal(jitted(X), 5 * X)
+    model.scale = Scale()
+    np.testing.assert_array_equal(jitted(X), -6 * X)
+
+
+def test_a_detached_alias_that_is_kept_beside_the_tensor() -> None:
+    w = leaf(1.0, 2.0, 3.0)
+    alias = w.detach()
+    x = leaf(*X)
+    for k in (1.0, 2.0):
+        jit(lambda x, k=k: (alias * w * x * k).sum())(x).backward()
+    close(w.grad, 3 * np.array([1.0, 2.0, 3.0]) * X)
+    close(x.grad, 3 * np.array([1.0, 4.0, 9.0]))

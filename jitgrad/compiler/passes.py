@@ -294,16 +294,18 @@ def common_subexpressions(graph: Graph) -> Graph:
     return rewritten(graph, visit)
 
 
-def same_program(a: Graph, b: Graph, stand_ins: Mapping[int, Atom] = MappingProxyType({})) -> bool:
+def same_program(a: Graph, b: Graph, stand_ins: Mapping[int, Sequence[Atom]] = MappingProxyType({})) -> bool:
     """Whether two graphs compute the same from the same arguments: node by node, constants included. In ``b`` other atoms may
-    stand for captured arrays, by the ids of these."""
+    stand for captured tensors, by the ids of these, or of their arrays (for detached aliases)."""
     if len(a.nodes) != len(b.nodes) or len(a.inputs) != len(b.inputs) or len(a.outputs) != len(b.outputs):
         return False
     other: dict[Atom, Atom] = dict(zip(a.inputs, b.inputs, strict=True))
 
     def same(x: Atom, y: Atom) -> bool:
-        if isinstance(x, Constant) and stand_ins and stand_ins.get(id(x.current())) is y:
-            return True
+        if isinstance(x, Constant) and x.source is not None and stand_ins:
+            standing = stand_ins.get(id(x.source)) or stand_ins.get(id(x.current()), ())
+            if any(y is s for s in standing):
+                return True
         if not isinstance(x, Constant) or not isinstance(y, Constant):
             return other.get(x) is y
         if x.source is not None and x.source is y.source:

@@ -17,6 +17,7 @@ from jitgrad.core.modes import grad_mode
 __all__ = [
     "atom_of",
     "current_graph",
+    "is_traced_here",
     "is_tracing",
     "note_read",
     "same_bytes",
@@ -24,6 +25,7 @@ __all__ = [
     "stand_ins",
     "standing_in",
     "trace",
+    "traces",
     "tracing_into",
 ]
 
@@ -56,7 +58,8 @@ def atom_of(data: Any, graph: Graph, source: Any = None) -> Atom:
 
 
 _current: ContextVar[Graph | None] = ContextVar("jitgrad_tracing", default=None)
-_everywhere: list[Any] = []  # a mark for each graph that is traced into now, and each ``standing_in``, of any thread
+traces: Final[list[Any]] = []
+"""A mark for each graph that is traced into now, and each ``standing_in``, of any thread: mostly empty."""
 
 current_graph: Final = _current.get
 """The graph that the whole of this thread's work goes into: operations on captured arrays as well; None outside of jit."""
@@ -64,7 +67,12 @@ current_graph: Final = _current.get
 
 def is_tracing() -> bool:
     """Whether any thread is tracing a whole function, or has others stand in for captured tensors."""
-    return bool(_everywhere)
+    return bool(traces)
+
+
+def is_traced_here() -> bool:
+    """Whether what this thread does is traced, or done with others in place of captured tensors."""
+    return current_graph() is not None or bool(stand_ins.get())
 
 
 stand_ins: ContextVar[dict[int, Any]] = ContextVar("jitgrad_stand_ins", default={})  # noqa: B039 (never written)
@@ -81,13 +89,13 @@ def standing_in() -> Iterator[dict[int, Any]]:
     """A table of stand-ins that holds inside, for this thread alone: the captured tensors themselves stay untouched."""
     table = dict(stand_ins.get())
     mark = object()
-    _everywhere.append(mark)  # the short way of operations does not look for stand-ins
+    traces.append(mark)  # the short way of operations does not look for stand-ins
     token = stand_ins.set(table)
     try:
         yield table
     finally:
         stand_ins.reset(token)
-        _everywhere.remove(mark)
+        traces.remove(mark)
 
 
 @contextmanager
@@ -99,13 +107,13 @@ def tracing_into(graph: Graph) -> Iterator[None]:
     """
     graph.snapshots, graph.reads = [], []
     mark = object()  # graphs compare by what is in them, which another thread may change meanwhile
-    _everywhere.append(mark)
+    traces.append(mark)
     token = _current.set(graph)
     try:
         yield
     finally:
         _current.reset(token)
-        _everywhere.remove(mark)
+        traces.remove(mark)
         graph.closed = True
         for constant in graph.snapshots:
             now = constant.current()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,24 +54,34 @@ class Bindings:
 
     What is at no place (a tensor made by a call, say) counts as bound forever. Arrays are given as the tensors that stand
     for them. What NumPy has made of an array (``w.T``) is at no place, but other arrays on the same memory are.
-    ``reads``: tensors and arrays whose values Python has read, for which nothing else can stand.
+    ``reads``: tensors and arrays whose values Python has read, for which nothing else can stand. ``new``: tensors that the
+    function itself has made; ``keeps_new``: one of them is at a place now.
     """
 
-    def __init__(self, around: Surroundings | None, tensors: Sequence[Tensor], reads: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        around: Surroundings | None,
+        tensors: Sequence[Tensor],
+        reads: Sequence[Any] = (),
+        new: Sequence[Tensor] = (),
+    ) -> None:
         self.complete = self.settled = True
+        self.keeps_new = False
         self.blamed: str | None = None  # the place that was the last reason for another trace
         self.space: dict[str, Any] = {"gone": Exception, "own": own_attribute, "unlike": unlike}
         self.is_array = [stands_for_array(t) for t in tensors]  # rather than a tensor of the user's
         self._of: list[list[int]] = [[] for _ in tensors]
         self._places: list[Place] = []
         if around is not None:
-            self._places = self._kept(around, tensors, reads)
+            self._places = self._kept(around, tensors, reads, {id(t) for t in new})
         self.test = " or ".join(self._conditions())
         self._names = [f"there{n}" for n in range(len(self._places))]
         self._there = [False if p.role in TESTS else p.there for p in self._places]
         self._different = _different(tensors)
 
-    def _kept(self, around: Surroundings, tensors: Sequence[Tensor], reads: Sequence[Any]) -> list[Place]:
+    def _kept(
+        self, around: Surroundings, tensors: Sequence[Tensor], reads: Sequence[Any], new: Container[int]
+    ) -> list[Place]:
         """The places that matter, each after that of its holder."""
         read = {memory(r) for r in reads}
         known: dict[int | None, list[int]] = {}
@@ -81,6 +91,7 @@ class Bindings:
         if bound is not None:
             self.settled, self.blamed = False, bound.path()
         places = walk.places
+        self.keeps_new = any(id(p.there) in new for p in places)
         arrays = [(p, known.get(memory(p.there), [])) for p in places if p.role is Role.ARRAY]
         for place, related in arrays:
             for k in related:

@@ -24,7 +24,7 @@ from jitgrad.core.collector import held_off
 from jitgrad.core.graph import Graph, is_number
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ENABLED, forward, grad_mode, questions
-from jitgrad.core.trace import atom_of, current_graph, stand_ins, tracing_into
+from jitgrad.core.trace import atom_of, is_traced_here, traces, tracing_into
 from jitgrad.eager import forget_plans
 from jitgrad.errors import GraphError, UnsupportedError, user_line
 from jitgrad.kernels.kernel import kernel_mode, logger
@@ -72,9 +72,8 @@ class JitFunction:
         self._watch: Watch | None = Watch(getattr(function, "__name__", "function"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and (
-            not overrides or kernel_mode() == "compiled"
-        ):  # the usual case: contiguous ndarrays and numbers, nothing to record
+        # the usual case: contiguous ndarrays and numbers, nothing to record
+        if not kwargs and not (traces and is_traced_here()) and (not overrides or kernel_mode() == "compiled"):
             quick = self._quick.get(len(args))
             if quick is not None:
                 return quick(*args)
@@ -87,7 +86,7 @@ class JitFunction:
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = self._bind(args, kwargs)
-        if current_graph() is not None or stand_ins.get() or any(t.is_traced for t in arguments.tensors):
+        if (traces and is_traced_here()) or any(t.is_traced for t in arguments.tensors):
             return self._inlined(arguments)  # part of an outer trace
         compiled = self._lookup(arguments)
         inputs = [*arguments.tensors, *compiled.sources]
@@ -141,6 +140,10 @@ class JitFunction:
             return known
         with held_off():
             found = self._compile(arguments, regime)
+            if found is not None and found.bindings.keeps_new:
+                found = self._compile(
+                    arguments, regime
+                )  # there is a parameter now that was made when it was first needed
         if found is None:  # its program may depend on the regime
             self._asking.add(key)
             return self._lookup(arguments)
@@ -239,7 +242,8 @@ class JitFunction:
             if stands_for_array(c.source):
                 c.source = arrays.setdefault(id(c.source._value), c.source)
         sources = {id(c.source): c.source for c in constants}
-        # what the function itself made requires grad inside of it alone
+        # what the function itself made requires grad inside of it alone, unless it is kept
+        inner = [t for t in sources.values() if t._edge is not None and t._edge.tick >= start]
         outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
         if (
             edges is not None
@@ -255,7 +259,7 @@ class JitFunction:
         reads = graph.reads or []
         answers = None if regime is None else Answers(regime, outer, asked)
         read = [r for r, _ in reads] + ([] if answers is None else answers.others)
-        bindings = Bindings(around, outer, read)
+        bindings = Bindings(around, outer, read, inner)
         return Compiled(graph, executable, structure, rest, outer, reads, bindings, answers)
 
     @property

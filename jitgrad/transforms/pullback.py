@@ -118,15 +118,24 @@ def another_program(name: str) -> GraphError:
 
 
 def _check_program(
-    name: str, compiled: Compiled, inputs: Sequence[Any], stand_ins: dict[int, Any], results: Sequence[Tensor]
+    name: str,
+    compiled: Compiled,
+    inputs: Sequence[Any],
+    stand_ins: Sequence[tuple[Tensor, Any]],
+    results: Sequence[Tensor],
 ) -> None:
     """Raise GraphError where the function, traced for its gradient, is not the program that ran."""
     graph = current_graph()
-    if graph is None or not all(isinstance(v, Tracer) and v.graph is graph for v in (*inputs, *stand_ins.values())):
+    if graph is None or not all(
+        isinstance(v, Tracer) and v.graph is graph for v in (*inputs, *(v for _, v in stand_ins))
+    ):
         return  # it is run, or traced for what is around it as well
     outputs = [t._value.variable if t.is_traced else Constant(t._value, t) for t in results]
     now = Graph(graph.name, [v.variable for v in inputs], list(graph.nodes), outputs).live()
-    known = {array: v.variable for array, v in stand_ins.items()}
+    known: dict[int, list[Any]] = {}
+    for source, v in stand_ins:
+        known[id(source)] = [v.variable]
+        known.setdefault(id(source._value), []).append(v.variable)
     if not same_program(erase_identities(compiled.graph), erase_identities(now), known):
         raise another_program(name)
 
@@ -174,7 +183,8 @@ def pullback_function(
             table.update((id(bound[i - count]), v) for i, v in zip(hidden, whole[count:], strict=True))
             # before the function writes its arguments
             inputs = [v._value for v in whole[:count]]
-            stand_ins = {id(bound[i - count]._value): v._value for i, v in zip(hidden, whole[count:], strict=True)}
+            sources = compiled.sources
+            stand_ins = [(sources[i - count], v._value) for i, v in zip(hidden, whole[count:], strict=True)]
             args, kwargs = arguments.replaced(whole[:count])
             results = flatten(function(*args, **kwargs))[0]
             tensors = [as_tensor(r) for r in results if isinstance(r, Tensor | np.ndarray | np.generic)]
