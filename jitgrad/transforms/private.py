@@ -197,8 +197,9 @@ def is_linked(tensors: Sequence[Tensor], inputs: Inputs) -> bool:
     if any(node.edges for node in own if isinstance(node, GradNode)):
         return True
     for node in reachable([t._edge for t in tensors if t._edge is not None]):
-        if isinstance(node.recorder, InputRecorder) and not node.edges:
-            if node not in own and node.recorder.open:
+        # another call's input that leads on to the caller's values is judged by these, unless the caller records nothing
+        if isinstance(node.recorder, InputRecorder) and not (node.edges and grad_mode.get()):
+            if node not in own and not node.edges and node.recorder.open:
                 return True
         elif any(not isinstance(e, GradNode) for e in node.edges or ()):
             return True

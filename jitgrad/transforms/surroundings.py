@@ -376,7 +376,6 @@ class Surroundings:
         """
         walk = self._walk()
         changed: set[int] = set()
-        made: set[int] = set()
         bound: Place | None = None
         for place in walk.places:
             # what is behind a descriptor (a cached property) may be written by reading it
@@ -390,14 +389,11 @@ class Surroundings:
                 differs = not _is_as(before, place)
             if differs:
                 changed.add(id(place))
-                was_none = before is None or before.there is None
-                own = place.own or (walk.sets_by_name and was_none) or id(place.parent) in made
-                if place.kept and not below and not own:
+                # made by setattr when it was first asked for: it counts from now on
+                by_name = walk.sets_by_name and before is None and not place.own and place.role is not Role.ARRAY
+                if place.kept and not below and not place.own and not by_name:
                     bound = bound or place
-                # what it made when it was first needed stays, with all that is in it; a counter does not
-                place.kept &= own and was_none and (place.role is not Role.ARRAY or memory(place.there) is None)
-                if own and was_none:
-                    made.add(id(place))
+                place.kept &= by_name
         now = {p.key: p.there for p in walk.places if p.role is Role.ARRAY}
         arrays = [p for p in self._before.values() if p.role is Role.ARRAY and memory(p.there) in captured]
         return walk, next((p for p in arrays if now.get(p.key) is not p.there), bound)
