@@ -1966,6 +1966,24 @@ def test_a_parameter_that_is_made_when_it_is_first_needed() -> None:
     close(model.w.grad, X)
 
 
+@pytest.mark.filterwarnings("ignore::jitgrad.errors.RecompileWarning")
+def test_parameters_that_are_made_one_after_the_other() -> None:
+    model = Holder(a=None, b=None)
+
+    def function(x: Any) -> Any:
+        if model.a is None:
+            model.a = leaf(1.0, 1.0, 1.0)
+        elif model.b is None:
+            model.b = leaf(2.0, 2.0, 2.0)
+        return x * model.a if model.b is None else x * model.a * model.b
+
+    jitted = jit(function)
+    jitted(X)
+    jitted(X).sum().backward()
+    close(model.b.grad, X)
+    close(model.a.grad, 2 * X)
+
+
 def test_a_traced_value_that_is_kept_for_inspection() -> None:
     model = Holder(last=None, held=None)
 

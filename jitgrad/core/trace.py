@@ -17,8 +17,8 @@ from jitgrad.core.modes import grad_mode
 __all__ = [
     "atom_of",
     "current_graph",
-    "is_traced_here",
     "is_tracing",
+    "is_within_trace",
     "note_read",
     "same_bytes",
     "stand_in",
@@ -70,9 +70,9 @@ def is_tracing() -> bool:
     return bool(traces)
 
 
-def is_traced_here() -> bool:
+def is_within_trace() -> bool:
     """Whether what this thread does is traced, or done with others in place of captured tensors."""
-    return current_graph() is not None or bool(stand_ins.get())
+    return is_tracing() and (current_graph() is not None or bool(stand_ins.get()))
 
 
 stand_ins: ContextVar[dict[int, Any]] = ContextVar("jitgrad_stand_ins", default={})  # noqa: B039 (never written)

@@ -91,7 +91,8 @@ class Bindings:
         if bound is not None:
             self.settled, self.blamed = False, bound.path()
         places = walk.places
-        self.keeps_new = any(id(p.there) in new for p in places)
+        if (late := next((p for p in places if id(p.there) in new), None)) is not None:
+            self.keeps_new, self.settled, self.blamed = True, False, late.path()
         arrays = [(p, known.get(memory(p.there), [])) for p in places if p.role is Role.ARRAY]
         for place, related in arrays:
             for k in related:

@@ -24,7 +24,7 @@ from jitgrad.core.collector import held_off
 from jitgrad.core.graph import Graph, is_number
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ENABLED, forward, grad_mode, questions
-from jitgrad.core.trace import atom_of, is_traced_here, traces, tracing_into
+from jitgrad.core.trace import atom_of, is_within_trace, traces, tracing_into
 from jitgrad.eager import forget_plans
 from jitgrad.errors import GraphError, UnsupportedError, user_line
 from jitgrad.kernels.kernel import kernel_mode, logger
@@ -72,8 +72,8 @@ class JitFunction:
         self._watch: Watch | None = Watch(getattr(function, "__name__", "function"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # the usual case: contiguous ndarrays and numbers, nothing to record
-        if not kwargs and not (traces and is_traced_here()) and (not overrides or kernel_mode() == "compiled"):
+        # the usual case: contiguous ndarrays and numbers, nothing to record; ``traces`` spares it a call
+        if not kwargs and not (traces and is_within_trace()) and (not overrides or kernel_mode() == "compiled"):
             quick = self._quick.get(len(args))
             if quick is not None:
                 return quick(*args)
@@ -86,7 +86,7 @@ class JitFunction:
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = self._bind(args, kwargs)
-        if (traces and is_traced_here()) or any(t.is_traced for t in arguments.tensors):
+        if is_within_trace() or any(t.is_traced for t in arguments.tensors):
             return self._inlined(arguments)  # part of an outer trace
         compiled = self._lookup(arguments)
         inputs = [*arguments.tensors, *compiled.sources]
@@ -140,10 +140,8 @@ class JitFunction:
             return known
         with held_off():
             found = self._compile(arguments, regime)
-            if found is not None and found.bindings.keeps_new:
-                found = self._compile(
-                    arguments, regime
-                )  # there is a parameter now that was made when it was first needed
+            if found is not None and found.bindings.keeps_new:  # a parameter that was made when it was first needed
+                found = self._compile(arguments, regime)
         if found is None:  # its program may depend on the regime
             self._asking.add(key)
             return self._lookup(arguments)
@@ -242,7 +240,7 @@ class JitFunction:
             if stands_for_array(c.source):
                 c.source = arrays.setdefault(id(c.source._value), c.source)
         sources = {id(c.source): c.source for c in constants}
-        # what the function itself made requires grad inside of it alone, unless it is kept
+        # what the function itself made requires grad inside of it alone
         inner = [t for t in sources.values() if t._edge is not None and t._edge.tick >= start]
         outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
         if (

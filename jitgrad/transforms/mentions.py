@@ -21,6 +21,7 @@ _CHANGING: Final = frozenset({
 })  # fmt: skip
 """Methods of containers."""
 _SETTING: Final = frozenset({"setattr", "delattr", "vars", "__dict__", "__setattr__", "__delattr__"})
+"""What writes attributes whose names the code need not have."""
 _LIBRARIES: Final = frozenset({"jitgrad", "numpy", "scipy", "numba", "llvmlite"}) | sys.stdlib_module_names
 
 

@@ -74,7 +74,7 @@ def _input(value: Tensor) -> Tensor:
 def _borrowing(value: Tensor) -> Tensor:
     """The value as a tensor of its own, untracked, which moves to a copy before it is written."""
     if current_graph() is not None and not value.is_traced:
-        token = grad_mode.set(False)  # the way of its gradient is an input node
+        token = grad_mode.set(False)  # its gradient goes by the input node, not by the copy
         try:
             value = copy_of(value)  # writes have to be part of the trace
         finally:
@@ -197,10 +197,12 @@ def is_linked(tensors: Sequence[Tensor], inputs: Inputs) -> bool:
     if any(node.edges for node in own if isinstance(node, GradNode)):
         return True
     for node in reachable([t._edge for t in tensors if t._edge is not None]):
-        # another call's input that leads on to the caller's values is judged by these, unless the caller records nothing
-        if isinstance(node.recorder, InputRecorder) and not (node.edges and grad_mode.get()):
-            if node not in own and not node.edges and node.recorder.open:
+        recorder = node.recorder
+        if isinstance(recorder, InputRecorder) and not node.edges:
+            if node not in own and recorder.open:
                 return True
+        elif isinstance(recorder, InputRecorder) and not grad_mode.get():
+            continue  # it leads to what the caller does not record
         elif any(not isinstance(e, GradNode) for e in node.edges or ()):
             return True
     return False
