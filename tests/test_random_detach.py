@@ -247,6 +247,53 @@ def test_nested_gradients(drawn: Drawn) -> None:
         check_nested(drawn)
 
 
+def reached(drawn: Drawn) -> list[set[int]]:
+    """The leaves that each value depends on by a path without a detach."""
+    found = [{i} for i in range(len(drawn.point))]
+    for step in drawn.steps:
+        found.append(set() if step.kind == "detach" else set().union(*(found[i] for i in step.sources)))
+    return found
+
+
+@given(drawn=graphs(8), taken=st.tuples(small, small), captured=st.sets(st.integers(0, 2)), which=st.integers(1, 3))
+@examples(60)
+def test_what_has_a_gradient_under_jit(drawn: Drawn, taken: tuple[int, int], captured: set[int], which: int) -> None:
+    """Two results of one jitted function, either or both of them differentiated: a leaf that they do not depend on, or only
+    by detached values, has no gradient; whether it is an argument or captured."""
+    classify(drawn)
+    leaves = [jg.tensor(p, requires_grad=True) for p in drawn.point]
+    arguments = [i for i in range(len(leaves)) if i not in captured]
+    numbers = [n % (len(leaves) + len(drawn.steps)) for n in taken]
+
+    def results(given: Sequence[jg.Tensor]) -> list[jg.Tensor]:
+        values = list(given)
+        for step in drawn.steps:
+            values.append(applied(step, values, 0))
+        return [values[n].sum() * 2.0 for n in numbers]
+
+    def function(*given: jg.Tensor) -> list[jg.Tensor]:
+        given_to = dict(zip(arguments, given, strict=True))
+        return results([given_to.get(i, leaf) for i, leaf in enumerate(leaves)])
+
+    with kernels("python"):
+        jitted = jg.jit(function)(*[leaves[i] for i in arguments])
+        plain = results(leaves)
+        used = [k for k in range(2) if which >> k & 1]
+        expected = set().union(*(reached(drawn)[numbers[k]] for k in used))
+        for k in range(2):
+            assert jitted[k].requires_grad is bool(reached(drawn)[numbers[k]])
+        if not expected:
+            return
+        roots, same = ([r[k] for k in used if r[k].requires_grad] for r in (jitted, plain))
+        found = jg.autograd.grad(roots, leaves, allow_unused=True)
+        for i, (gradient, other) in enumerate(
+            zip(found, jg.autograd.grad(same, leaves, allow_unused=True), strict=True)
+        ):
+            assert (gradient is not None) is (i in expected)
+            if gradient is not None:
+                np.testing.assert_allclose(gradient.numpy(), other.numpy(), rtol=1e-12, atol=1e-12)  # type: ignore[union-attr]
+
+
 def fixed(detached: Sequence[int]) -> Drawn:
     """One graph of every kind of step, with a detach after some of them; always the same, for compiled kernels."""
     rng = np.random.default_rng(7)

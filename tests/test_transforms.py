@@ -1198,3 +1198,34 @@ def test_second_derivatives_of_random_programs_agree(program: Program) -> None:
     agree(jg.grad(slope_of_checkpoint, every)(*arrays), reverse)
     batched = jg.vmap(jg.grad(slope, every))(*(a[None] for a in arrays))
     agree([b[0] for b in batched], reverse)
+
+
+_W = jg.tensor([1.0, 2.0, 3.0], requires_grad=True)
+
+
+@pytest.mark.parametrize("given", ["given", "captured"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: lambda x: [jg.grad(lambda u: f(u).sum())(x)],
+        lambda f: lambda x: [*jg.value_and_grad(lambda u: f(u).sum())(x)],
+        lambda f: lambda x: [jg.vjp(f, x)[0], *jg.vjp(f, x)[1](jg.ones(3))],
+        lambda f: lambda x: [*jg.jvp(f, (x,), (jg.ones(3),))],
+        lambda f: lambda x: [jg.linearize(f, x)[0], jg.linearize(f, x)[1](jg.ones(3))],
+        lambda f: lambda x: [jg.jacrev(f)(x), jg.jacfwd(f)(x)],
+        lambda f: lambda x: [jg.hessian(lambda u: f(u).sum())(x)],
+        lambda f: lambda x: [jg.vmap(lambda u: f(u * jg.ones(3)))(x)],
+        lambda f: lambda x: [jg.grad(lambda u: jg.grad(lambda v: f(v).sum())(u).sum())(x)],
+    ],
+)
+def test_no_grad_around_a_transform(transform: Any, given: str) -> None:
+    """Its results do not require grad, whether a tracked tensor is given or captured."""
+    x = _W if given == "given" else jg.tensor([0.5, 1.0, 2.0])
+    function = transform((lambda u: u * u * u) if given == "given" else (lambda u: u * u * _W))
+    expected = function(x)
+    assert all(r.requires_grad for r in expected)
+    with jg.no_grad():
+        results = function(x)
+    for result, other in zip(results, expected, strict=True):
+        assert not result.requires_grad
+        np.testing.assert_array_equal(np.asarray(result), other.detach().numpy())

@@ -17,7 +17,7 @@ from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ANOMALY, grad_mode, note_question
-from jitgrad.core.trace import atom_of, current_graph, stand_in
+from jitgrad.core.trace import atom_of, current_graph, operand_for
 from jitgrad.errors import (
     ArgumentError,
     InPlaceError,
@@ -160,7 +160,7 @@ class Function:
     @classmethod
     def apply(cls, *args: Any) -> Any:
         """Run ``forward`` and record this operation, if an argument requires grad."""
-        args = tuple([_within_the_trace(stand_in(a)) for a in args])
+        args = tuple([_within_the_trace(operand_for(a)) for a in args])
         for position, arg in enumerate(args):
             if isinstance(arg, Tensor) and isinstance(arg._value, Tracer) and arg._value.graph.transformed:
                 raise UnsupportedError(

@@ -109,8 +109,8 @@ def _is_number(atom: Atom, value: float) -> bool:
     return isinstance(atom, Constant) and atom.is_literal and bool(atom.value == value)
 
 
-def erase_identities(graph: Graph) -> Graph:
-    """Drop what changes nothing: stop_gradient (differentiation is over), copies, and steps that undo each other."""
+def erase_identities(graph: Graph, differentiated: bool = True) -> Graph:
+    """Drop what changes nothing: copies, steps that undo each other, and stop_gradient where differentiation is over."""
     made_by: dict[Atom, Node] = {}
 
     def visit(node: Node) -> list[Atom] | Node | None:
@@ -127,7 +127,7 @@ def erase_identities(graph: Graph) -> Graph:
                 made_by[node.outputs[0]] = repeated
                 return repeated
             x = node.inputs[0]
-        if primitive in (stop_gradient_view, copy_of):
+        if primitive is copy_of or (primitive is stop_gradient_view and differentiated):
             return [x]
         if primitive is convert and x.aval.dtype == params["dtype"]:
             return [x]
@@ -294,18 +294,16 @@ def common_subexpressions(graph: Graph) -> Graph:
     return rewritten(graph, visit)
 
 
-def same_program(a: Graph, b: Graph, stand_ins: Mapping[int, Sequence[Atom]] = MappingProxyType({})) -> bool:
+def same_program(a: Graph, b: Graph, stand_ins: Mapping[int, Atom] = MappingProxyType({})) -> bool:
     """Whether two graphs compute the same from the same arguments: node by node, constants included. In ``b`` other atoms may
-    stand for captured tensors, by the ids of these, or of their arrays (for detached aliases)."""
+    stand for captured tensors, by the ids of these."""
     if len(a.nodes) != len(b.nodes) or len(a.inputs) != len(b.inputs) or len(a.outputs) != len(b.outputs):
         return False
     other: dict[Atom, Atom] = dict(zip(a.inputs, b.inputs, strict=True))
 
     def same(x: Atom, y: Atom) -> bool:
-        if isinstance(x, Constant) and x.source is not None and stand_ins:
-            standing = stand_ins.get(id(x.source)) or stand_ins.get(id(x.current()), ())
-            if any(y is s for s in standing):
-                return True
+        if isinstance(x, Constant) and x.source is not None and stand_ins.get(id(x.source)) is y:
+            return True
         if not isinstance(x, Constant) or not isinstance(y, Constant):
             return other.get(x) is y
         if x.source is not None and x.source is y.source:

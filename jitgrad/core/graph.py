@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -130,6 +130,9 @@ class Graph:
     transformed: bool = False  # transforms work on the graph afterwards, and know nothing but its nodes
     differentiated: bool = False  # and its values have a history outside of it, which these nodes are to carry on
     reads: list[tuple[Any, Any]] | None = None  # arrays whose values Python read, with copies; None: nobody asks
+    aliases: dict[int, tuple[Any, Any, Any, Callable[[], Any]]] = field(  # see ``note_alias``
+        default_factory=dict, compare=False
+    )
 
     def add_input(self, aval: ShapedArray) -> Tracer:
         """A new input, as a tracer."""

@@ -13,6 +13,7 @@ __all__ = [
     "ANOMALY",
     "ENABLED",
     "FORWARD",
+    "UNDECIDED",
     "Anomaly",
     "anomaly",
     "anomaly_mode",
@@ -40,6 +41,9 @@ ENABLED: Final = "enabled"
 
 FORWARD: Final = "forward"
 """The grad mode inside of forward-mode transforms: nodes keep all operands and results, which tangents may need."""
+
+UNDECIDED: Final = ""
+"""The grad mode of a trace that serves calls which are recorded and others: false, though nobody has said ``no_grad()``."""
 
 grad_mode: ContextVar[bool | str] = ContextVar("jitgrad_grad_mode", default=True)
 anomaly: ContextVar[Anomaly | None] = ContextVar("jitgrad_anomaly", default=None)

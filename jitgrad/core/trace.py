@@ -17,9 +17,12 @@ from jitgrad.core.modes import grad_mode
 __all__ = [
     "atom_of",
     "current_graph",
+    "is_any_replaced",
     "is_tracing",
     "is_within_trace",
+    "note_alias",
     "note_read",
+    "operand_for",
     "same_bytes",
     "stand_in",
     "stand_ins",
@@ -80,8 +83,31 @@ stand_ins: ContextVar[dict[int, Any]] = ContextVar("jitgrad_stand_ins", default=
 
 
 def stand_in(tensor: Any) -> Any:
-    """What is read in place of a tensor here: itself, but for a captured one while its gradient is traced."""
+    """What is there in place of a tensor here: itself, but for a captured one while its gradient is traced."""
     return stand_ins.get().get(id(tensor), tensor)
+
+
+def operand_for(tensor: Any) -> Any:
+    """What operations read in place of a tensor here: a stand-in, or a detached alias of a captured one as a traced value."""
+    graph = _current.get()
+    if graph is not None and (alias := graph.aliases.get(id(tensor))) is not None:
+        _, copy, value, read = alias
+        return value if same_bytes(tensor._value, copy) else read()  # NumPy has written it meanwhile
+    return stand_in(tensor)
+
+
+def is_any_replaced() -> bool:
+    """Whether there is a tensor here in place of which another one is read."""
+    graph = _current.get()
+    return bool(stand_ins.get()) or (graph is not None and bool(graph.aliases))
+
+
+def note_alias(alias: Any, read: Callable[[], Any]) -> None:
+    """A traced function has made a detached alias of a captured tensor. Python may read its values, but operations get what
+    ``read()`` gives, so that the cut is a part of the graph, at this place."""
+    graph = _current.get()
+    if graph is not None:
+        graph.aliases[id(alias)] = alias, alias._value.copy(), read(), read
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from jitgrad.core.infer import infer
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import grad_mode, in_backward
 from jitgrad.core.primitive import Elementwise, Primitive, View
-from jitgrad.core.trace import atom_of, current_graph, is_tracing, stand_ins
+from jitgrad.core.trace import atom_of, current_graph, is_any_replaced, is_tracing, operand_for
 from jitgrad.eager import Plan, Recorder, plan_for
 from jitgrad.errors import DefinitionError, user_line
 from jitgrad.tensor.operands import as_tensor, constant, elementwise_operands, operand, promoted, wrap
@@ -34,8 +34,8 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
     """The result of a primitive: a tensor, or a tuple of them."""
     impl = primitive.impl
     tracing = is_tracing()
-    if tracing and (others := stand_ins.get()):
-        args = tuple([others.get(id(a), a) for a in args])
+    if tracing and is_any_replaced():
+        args = tuple(map(operand_for, args))
     if isinstance(impl, Elementwise):
         operands = elementwise_operands(primitive, impl, args)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,9 +13,9 @@ import numpy as np
 from jitgrad.autodiff.node import GradNode, Hooks, Leaf, RemovableHandle
 from jitgrad.autodiff.reverse import sweep
 from jitgrad.core.aval import aval_of
-from jitgrad.core.graph import Tracer
+from jitgrad.core.graph import Tracer, is_number
 from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode, transforming
-from jitgrad.core.trace import current_graph, stand_in
+from jitgrad.core.trace import current_graph, is_tracing, note_alias, stand_in
 from jitgrad.errors import (
     ArgumentError,
     ConversionError,
@@ -203,6 +204,8 @@ def detach(self: Tensor) -> Tensor:
     alias._origin = "detach"
     if not traced:
         share_memory(self, alias)
+        if is_tracing() and not is_number(self._value):
+            note_alias(alias, functools.partial(stop_gradient_view, self))
     return alias
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jitgrad.core.aval import FLOAT32, FLOAT64, FLOATS, INT64, aval_of, check_dtype, make_aval, result_dtype
 from jitgrad.core.graph import Constant, Extent, Tracer, is_number
 from jitgrad.core.primitive import Elementwise, Primitive
-from jitgrad.core.trace import current_graph, is_tracing, note_read, stand_in
+from jitgrad.core.trace import current_graph, is_tracing, note_read, operand_for
 from jitgrad.errors import DtypeError, ShapeError
 from jitgrad.ops.linear import convert, stack_values
 from jitgrad.tensor.tensor import Tensor, make
@@ -47,7 +47,7 @@ def as_tensor(obj: Any, what: str = "argument") -> Tensor:
     if isinstance(obj, Tensor):
         if obj._weak:  # an array of a number decides dtypes
             return make(obj._value, obj._aval)
-        return stand_in(obj) if is_tracing() else obj
+        return operand_for(obj) if is_tracing() else obj
     if isinstance(obj, np.ndarray):
         if type(obj) is not np.ndarray:
             obj = _base_array(obj, what)

@@ -25,7 +25,8 @@ class Pullback:
 
     function: Callable[..., list[Tensor]]
     hidden: list[int]  # which captured tensors are arguments of it
-    tracked: list[bool]  # which results have one: not what was detached
+    needs: tuple[int, ...]  # the arguments and captured tensors that it is for: not what all results detach
+    depends: list[list[bool]]  # which of these each result depends on
     origins: list[str | None]  # why the others have none, where that is known
 
 

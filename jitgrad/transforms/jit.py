@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitgrad.autodiff.node import Edge, next_tick
-from jitgrad.autodiff.reverse import leading, reachable
+from jitgrad.autodiff.reverse import Target, reachable
 from jitgrad.compiler.draw import Drawing, draw
 from jitgrad.compiler.executable import Executable
 from jitgrad.compiler.explain import Explanation, explain
@@ -23,7 +23,7 @@ from jitgrad.core.aval import ShapedArray, aval_of, is_float
 from jitgrad.core.collector import held_off
 from jitgrad.core.graph import Graph, is_number
 from jitgrad.core.memory import owner
-from jitgrad.core.modes import ENABLED, forward, grad_mode, questions
+from jitgrad.core.modes import ENABLED, UNDECIDED, forward, grad_mode, questions
 from jitgrad.core.trace import atom_of, is_within_trace, traces, tracing_into
 from jitgrad.eager import forget_plans
 from jitgrad.errors import GraphError, UnsupportedError, user_line
@@ -42,7 +42,7 @@ from jitgrad.transforms.pullback import another_program, pullback_function, reco
 from jitgrad.transforms.recompiles import Watch
 from jitgrad.transforms.regime import Answers, Regime, call_private, name_inputs
 from jitgrad.transforms.short_calls import ShortCalls
-from jitgrad.transforms.surroundings import MOST_OBJECTS, Surroundings
+from jitgrad.transforms.surroundings import MOST_OBJECTS, Surroundings, memory
 from jitgrad.transforms.trees import Structure, flatten
 
 __all__ = ["JitFunction", "jit"]
@@ -106,7 +106,7 @@ class JitFunction:
             return compiled.rebuilt([plain(r) for r in results])
         tensors = [make(r, aval_of(r)) for r in results]
         if pullback is not None:
-            record(self._title, arguments, inputs, needs, pullback, tensors)
+            record(self._title, arguments, inputs, pullback, tensors)
         elif not needs:
             for tensor in tensors:
                 inherit_origin(inputs, tensor)
@@ -161,10 +161,10 @@ class JitFunction:
         arguments: Arguments,
         shapes: Sequence[tuple[int, ...]] | None = None,
         edges: Sequence[Edge | None] | None = None,
-        enabled: bool = False,
+        mode: bool | str = UNDECIDED,
     ) -> tuple[Graph, Structure, list[Any], list[Tensor]]:
         """The graph for these arguments (or others of the same types and ``shapes``), the form of the results, and the
-        tensors among them: recorded ones if that is ``enabled`` and the arguments have ``edges``."""
+        tensors among them: recorded ones if that is the ``mode`` and the arguments have ``edges``."""
         start, caller = time.perf_counter(), user_line()
         graph = Graph(self._name, lines=True)
         stand_ins = []
@@ -176,7 +176,7 @@ class JitFunction:
         for stand_in, edge in zip(stand_ins, edges or (), strict=False):
             stand_in._edge = edge
         args, kwargs = arguments.replaced(stand_ins)
-        token = grad_mode.set(enabled)
+        token = grad_mode.set(mode)
         try:
             with tracing_into(graph):
                 forget_plans()  # see keep_plan; not before, when other threads still keep theirs
@@ -225,7 +225,8 @@ class JitFunction:
         asked: list[Any] = []
         token = questions.set(asked)
         try:
-            graph, structure, rest, results = self._trace(arguments, None, edges, regime is not None and regime.enabled)
+            mode = UNDECIDED if regime is None else regime.enabled
+            graph, structure, rest, results = self._trace(arguments, None, edges, mode)
         except Exception:
             if regime is None and asked:
                 return None
@@ -247,7 +248,7 @@ class JitFunction:
             edges is not None
             and not grad_mode.get()
             and ENABLED in asked
-            and any(_depends(results, edges, outer, start))
+            and any(_depends(results, _targets(edges, outer), start))
         ):
             raise GraphError(
                 f"{self._title} records under enable_grad() though it is called under no_grad(), where its results have no "
@@ -280,7 +281,7 @@ class JitFunction:
             return None  # nobody could tell whether it is traced with what the call has read
         # the gradient is traced on its own: it must be that of the very program that ran
         with compiled.bindings.own_changes():
-            again, tracked, origins = self._recorded(arguments, compiled)
+            again, depends, origins = self._recorded(arguments, compiled)
         if not same_program(compiled.graph, again):
             if compiled.answers is None:
                 with compiled.bindings.own_changes():
@@ -291,34 +292,42 @@ class JitFunction:
             raise another_program(self._title)
         count = len(arguments.leaves)
         same = {id(c.source) for c in captured(again)}  # not what the function makes anew each time
-        read = {id(t) for t, _ in compiled.reads}
+        read = {memory(t) for t, _ in compiled.reads}
         hidden = [
             count + k
             for k, t in enumerate(compiled.sources)
             if id(t) in same
-            and id(t) not in read
+            and memory(t) not in read
             and is_float(t.dtype)
             and (count + k in needs or not is_number(t._value))
         ]
         pullback = None
-        if all(i < count or i in hidden for i in needs):
+        reached = tuple([i for i in needs if any(row[i] for row in depends)])
+        if all(i < count or i in hidden for i in reached):
+            moving = tuple([i for i in needs if i < count or i in hidden])
             gradient = pullback_function(
-                self._function, self._title, compiled, arguments.emptied(), count, needs, hidden
+                self._function, self._title, compiled, arguments.emptied(), count, moving, reached, hidden
             )
             function = JitFunction(gradient, (), ())
             function._follows = False
             function._watch = None  # it is compiled anew when this function is, which tells of it
-            pullback = Pullback(function, hidden, tracked, origins)
+            pullback = Pullback(function, hidden, reached, [[row[i] for i in reached] for row in depends], origins)
         compiled.pullbacks[needs] = pullback
         return pullback
 
-    def _recorded(self, arguments: Arguments, compiled: Compiled) -> tuple[Graph, list[bool], list[str | None]]:
-        """A recorded trace, which of its results depend on tracked arguments or captured tensors by more than detached
-        values, and why the others do not."""
+    def _recorded(self, arguments: Arguments, compiled: Compiled) -> tuple[Graph, list[list[bool]], list[str | None]]:
+        """A recorded trace, on which arguments and captured tensors each of its results depends by more than detached
+        values, and why results depend on none."""
         start = next_tick()
         edges = Regime.now(arguments.tensors).edges()
-        graph, _, _, results = self._trace(arguments, edges=edges, enabled=True)
-        return graph, _depends(results, edges, compiled.sources, start), [t._origin for t in results]
+        graph, _, _, results = self._trace(arguments, edges=edges, mode=True)
+        targets = _targets(edges, compiled.sources)
+        found = _depends(results, targets, start)
+        return (
+            graph,
+            [[bool(bits >> i & 1) for i in range(len(targets))] for bits in found],
+            [t._origin for t in results],
+        )
 
     # ----------------------------------------------------------------- Numba
 
@@ -408,14 +417,30 @@ class JitFunction:
         return "\n".join(s.emitted.listing for s in self._lookup(self._bind(args, kwargs)).executable.kernels)
 
 
-def _depends(
-    results: Sequence[Tensor], edges: Sequence[Edge | None], captured: Sequence[Tensor], since: int
-) -> list[bool]:
-    """Which results were recorded as depending on the arguments at these edges, or on captured tensors."""
-    nodes = reachable([t._edge for t in results if t._edge is not None], since)
-    sought: list[Any] = [e for e in (*edges, *(t._edge for t in captured)) if e is not None]
-    found = leading(nodes, set(sought))
-    return [t._edge in found for t in results]
+def _targets(edges: Sequence[Edge | None], captured: Sequence[Tensor]) -> list[Target | None]:
+    """Where gradients of arguments at these edges, and of captured tensors after them, arrive."""
+    places = [*[(e, 0) for e in edges], *[(t._edge, t._slot) for t in captured]]
+    return [None if e is None else (e, slot) for e, slot in places]
+
+
+def _depends(results: Sequence[Tensor], targets: Sequence[Target | None], since: int) -> list[int]:
+    """For each result, what it was recorded as depending on: a bit for each of the targets."""
+    bits: dict[Any, int] = {}
+    for i, target in enumerate(targets):
+        if target is not None:
+            bits[target] = bits.get(target, 0) | 1 << i
+    found: dict[Any, int] = {}  # of nodes
+
+    def at(edge: Any, slot: int) -> int:
+        return bits.get((edge, slot), 0) | found.get(edge, 0)
+
+    for node in reachable([t._edge for t in results if t._edge is not None], since):
+        if node.edges is None:  # released inside: backward has to come here, and say so
+            found[node] = (1 << len(targets)) - 1
+            continue
+        for edge, slot in zip(node.edges, node.slots or (0,) * len(node.edges), strict=True):
+            found[node] = found.get(node, 0) | at(edge, slot)
+    return [at(t._edge, t._slot) for t in results]
 
 
 def _is_alias(array: Any) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from jitgrad.compiler.interop import Program, Traced, numba_program
 from jitgrad.core.aval import BOOL
 from jitgrad.core.graph import Constant, Graph
+from jitgrad.core.modes import UNDECIDED
 from jitgrad.core.trace import same_bytes
 from jitgrad.errors import UnsupportedError
 from jitgrad.kernels.kernel import interop, kernel_mode
@@ -42,7 +43,7 @@ class _Jitted(Protocol):
     def _name(self) -> str: ...
 
     def _trace(
-        self, arguments: Arguments, shapes: Sequence[tuple[int, ...]] | None = None, *, enabled: bool = False
+        self, arguments: Arguments, shapes: Sequence[tuple[int, ...]] | None = None, *, mode: bool | str = UNDECIDED
     ) -> tuple[Graph, Structure, list[Any], list[Any]]: ...
 
 
@@ -61,7 +62,7 @@ def _program(owner: _Jitted, arguments: Arguments, freeze: bool) -> tuple[Progra
     def trace(shapes: Sequence[tuple[int, ...]]) -> Traced:
         seen = Observation()
         with seen.watch():
-            graph, structure, leaves, _ = owner._trace(arguments, shapes, enabled=True)
+            graph, structure, leaves, _ = owner._trace(arguments, shapes, mode=True)
         read[:] = graph.reads or ()
         return Traced(graph, seen.axes, (structure, leaves))
 

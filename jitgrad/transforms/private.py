@@ -19,7 +19,7 @@ from jitgrad.autodiff.reverse import reachable
 from jitgrad.core.aval import FLOAT64, aval_of, is_float
 from jitgrad.core.dispatch import constant
 from jitgrad.core.modes import grad_mode
-from jitgrad.core.trace import current_graph, stand_in
+from jitgrad.core.trace import current_graph, operand_for
 from jitgrad.errors import ArgumentError, DtypeError, UnsupportedError
 from jitgrad.ops.linear import convert, copy_of, expand
 from jitgrad.tensor import Tensor, as_tensor
@@ -86,7 +86,7 @@ def _borrowing(value: Tensor) -> Tensor:
 
 def private(leaf: Any) -> Any:
     """An argument that is not differentiated: arrays become private tensors, still linked to the caller's graph."""
-    leaf = stand_in(leaf)
+    leaf = operand_for(leaf)
     if isinstance(leaf, np.ndarray):
         return _borrowing(as_tensor(leaf))
     if isinstance(leaf, Tensor) and not leaf._weak:
@@ -192,7 +192,10 @@ def scalar_result(value: Any, what: str) -> Tensor:
 
 
 def is_linked(tensors: Sequence[Tensor], inputs: Inputs) -> bool:
-    """Whether results depend on tracked values besides the private inputs: then gradients must be recorded too."""
+    """Whether results depend on tracked values besides the private inputs, and the caller records what depends on these:
+    then gradients must be recorded too."""
+    if grad_mode.get() is False:
+        return False
     own = {t._edge for t in inputs._caught}
     if any(node.edges for node in own if isinstance(node, GradNode)):
         return True
@@ -201,8 +204,6 @@ def is_linked(tensors: Sequence[Tensor], inputs: Inputs) -> bool:
         if isinstance(recorder, InputRecorder) and not node.edges:
             if node not in own and recorder.open:
                 return True
-        elif isinstance(recorder, InputRecorder) and not grad_mode.get():
-            continue  # it leads to what the caller does not record
         elif any(not isinstance(e, GradNode) for e in node.edges or ()):
             return True
     return False

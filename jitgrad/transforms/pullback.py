@@ -30,7 +30,6 @@ def record(
     name: str,
     arguments: Arguments,
     inputs: Sequence[Tensor],
-    needs: tuple[int, ...],
     pullback: Pullback,
     tensors: Sequence[Tensor],
 ) -> None:
@@ -38,14 +37,14 @@ def record(
     arguments and captured tensors."""
     for tensor, origin in zip(tensors, pullback.origins, strict=True):
         tensor._origin = origin
-    if not any(pullback.tracked):
+    if not pullback.needs:
         return
-    recorder = _CallRecorder(name, arguments, inputs, needs, pullback, [t._aval for t in tensors])
-    edges = tuple([inputs[i]._edge for i in needs])
-    slots = tuple([inputs[i]._slot for i in needs])
+    recorder = _CallRecorder(name, arguments, inputs, pullback, [t._aval for t in tensors])
+    edges = tuple([inputs[i]._edge for i in pullback.needs])
+    slots = tuple([inputs[i]._slot for i in pullback.needs])
     node = GradNode(recorder, edges, tuple([t._value for t in inputs]), slots if any(slots) else None)
-    for slot, (tensor, tracked) in enumerate(zip(tensors, pullback.tracked, strict=True)):
-        if tracked:
+    for slot, (tensor, depends) in enumerate(zip(tensors, pullback.depends, strict=True)):
+        if any(depends):
             tensor._edge, tensor._slot = node, slot
 
 
@@ -59,13 +58,12 @@ class _CallRecorder(NodeRecorder):
         name: str,
         arguments: Arguments,
         inputs: Sequence[Tensor],
-        needs: tuple[int, ...],
         pullback: Pullback,
         out_avals: list[ShapedArray],
     ) -> None:
         count = len(arguments.leaves)
         self.pullback = pullback
-        self.needs = needs
+        self.needs = needs = pullback.needs
         self.given = [*range(count), *pullback.hidden]  # what the gradient is given
         self.weak = [is_weak(v) for v in arguments.leaves] + [inputs[i]._weak for i in pullback.hidden]
         self.sources = [(i, t) for i, t in enumerate(inputs) if i >= count and i not in pullback.hidden]
@@ -74,9 +72,12 @@ class _CallRecorder(NodeRecorder):
         self.outputs = len(out_avals)
         self.fresh = (True,) * len(needs)
 
-    def _complete(self, g: Any) -> list[Any]:
+    def _complete(self, g: Any) -> tuple[list[Any], list[bool]]:
+        """The cotangents of all results, and which of the inputs get one: not those that only other results depend on."""
         gs = [g] if self.outputs == 1 else list(g)
-        return [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(gs, self.out_avals, strict=True)]
+        rows = [row for x, row in zip(gs, self.pullback.depends, strict=True) if x is not None]
+        full = [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(gs, self.out_avals, strict=True)]
+        return full, [any(column) for column in zip(*rows, strict=True)]
 
     def _values(self, node: GradNode) -> list[Tensor]:
         """The arguments and captured tensors, as they were; raises where one that is read now is not what it was."""
@@ -94,8 +95,10 @@ class _CallRecorder(NodeRecorder):
 
     def run(self, node: GradNode, g: Any) -> Sequence[Any]:
         """The cotangents of the tracked arguments and captured tensors, as arrays."""
-        cotangents = [make(x, aval_of(x)) for x in self._complete(g)]
-        return [t._value for t in self.pullback.function(tuple(self._values(node)), cotangents, [])]
+        given, reached = self._complete(g)
+        cotangents = [make(x, aval_of(x)) for x in given]
+        found = self.pullback.function(tuple(self._values(node)), cotangents, [])
+        return [t._value if r else None for t, r in zip(found, reached, strict=True)]
 
     def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
         """The cotangents as tensors; with ``record`` they are one node each of the compiled gradient."""
@@ -104,9 +107,11 @@ class _CallRecorder(NodeRecorder):
             for at, i in enumerate(self.needs):
                 value = values[self.given.index(i)]
                 value._edge, value._slot = node.edges[at], node.slots[at] if node.slots else 0
-        cotangents = [x if isinstance(x, Tensor) else make(x, aval_of(x)) for x in self._complete(g)]
+        given, reached = self._complete(g)
+        cotangents = [x if isinstance(x, Tensor) else make(x, aval_of(x)) for x in given]
         masks = [] if mask is None else [mask.get()]
-        return [(t, None) for t in self.pullback.function(tuple(values), cotangents, masks)]
+        found = self.pullback.function(tuple(values), cotangents, masks)
+        return [(t, None) if r else None for t, r in zip(found, reached, strict=True)]
 
 
 def another_program(name: str) -> GraphError:
@@ -132,11 +137,8 @@ def _check_program(
         return  # it is run, or traced for what is around it as well
     outputs = [t._value.variable if t.is_traced else Constant(t._value, t) for t in results]
     now = Graph(graph.name, [v.variable for v in inputs], list(graph.nodes), outputs).live()
-    known: dict[int, list[Any]] = {}
-    for source, v in stand_ins:
-        known[id(source)] = [v.variable]
-        known.setdefault(id(source._value), []).append(v.variable)
-    if not same_program(erase_identities(compiled.graph), erase_identities(now), known):
+    ran, now = (erase_identities(g, differentiated=False) for g in (compiled.graph, now))
+    if not same_program(ran, now, {id(source): v.variable for source, v in stand_ins}):
         raise another_program(name)
 
 
@@ -147,10 +149,11 @@ def pullback_function(
     arguments: Arguments,
     count: int,
     needs: tuple[int, ...],
+    reached: Sequence[int],
     hidden: Sequence[int],
 ) -> Callable[..., list[Any]]:
     """The function from arguments (and ``hidden`` captured tensors after them), cotangents of the float results and masks
-    of them (or none) to the cotangents of what is at ``needs``."""
+    of them (or none) to the cotangents of what is ``reached`` among the tracked ones, which are at ``needs``."""
     moved = [[*range(count), *hidden].index(i) for i in needs]
     kinds = () if compiled.answers is None else compiled.answers.regime.kinds
 
@@ -194,6 +197,7 @@ def pullback_function(
 
         with compiled.bindings.own_changes(), standing_in() as table:
             forget_plans()  # see keep_plan
-            return list(vjp(part, *[values[i] for i in moved])[1](cotangents))
+            found = vjp(part, *[values[i] for i in moved])[1](cotangents)
+            return [x for i, x in zip(needs, found, strict=True) if i in reached]
 
     return pull
