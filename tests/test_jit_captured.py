@@ -2161,3 +2161,75 @@ def test_an_alias_that_is_read_twice_and_late() -> None:
     values = np.array([1.0, 2.0, 3.0])
     close(w.grad, X * X * values)
     close(x.grad, 2 * X * (values**2 + 2 * values))
+
+
+class _Keepers:
+    """Ways to keep a parameter that is made when it is first needed, other than in an attribute or a dict."""
+
+    @staticmethod
+    def cached(make: Callable[[], Any]) -> Callable[[], Any]:
+        return functools.cache(make)
+
+    @staticmethod
+    def in_a_set(make: Callable[[], Any]) -> Callable[[], Any]:
+        kept: set[Any] = set()
+
+        def get() -> Any:
+            if not kept:
+                kept.add(make())
+            (found,) = kept
+            return found
+
+        return get
+
+    @staticmethod
+    def of_the_function(make: Callable[[], Any]) -> Callable[[], Any]:
+        def get() -> Any:
+            if not hasattr(get, "kept"):
+                get.kept = make()  # type: ignore[attr-defined]
+            return get.kept  # type: ignore[attr-defined]
+
+        return get
+
+    @staticmethod
+    def in_a_generator(make: Callable[[], Any]) -> Callable[[], Any]:
+        def repeat() -> Iterator[Any]:
+            made = make()
+            while True:
+                yield made
+
+        return functools.partial(next, repeat())
+
+    @staticmethod
+    def in_a_deque(make: Callable[[], Any]) -> Callable[[], Any]:
+        kept: deque[Any] = deque()
+        return lambda: (kept or kept.append(make()) or kept)[0]
+
+
+@pytest.mark.filterwarnings("ignore::jitgrad.errors.RecompileWarning")
+@pytest.mark.parametrize("keep", [k for k in vars(_Keepers) if not k.startswith("_")])
+@pytest.mark.parametrize("before", [False, True], ids=["by the call", "by a call without gradient"])
+def test_a_parameter_that_is_made_when_it_is_first_needed_and_kept_anywhere(keep: str, before: bool) -> None:
+    get = getattr(_Keepers, keep)(lambda: leaf(1.0, 2.0, 3.0))
+    jitted = jit(lambda x: (x * get() * get()).sum())
+    if before:
+        with jg.no_grad():
+            jitted(X)
+    for _ in range(2):
+        jitted(X).backward()
+    close(get().grad, 4 * np.array([1.0, 2.0, 3.0]) * X)
+
+
+def test_a_tensor_that_is_made_in_the_function_and_dropped_is_traced_once() -> None:
+    traced = []
+
+    def function(x: Any) -> Any:
+        traced.append(x.shape)
+        u = leaf(1.0, 2.0, 3.0)
+        view = u[1:] * u.detach()[:2]
+        return jg.grad(lambda v: (v * u * u).sum())(x) * view.sum(), u
+
+    jitted = jit(function)
+    for _ in range(3):
+        jitted(X)
+    assert len(traced) == 1

@@ -141,6 +141,7 @@ def tracing_into(graph: Graph) -> Iterator[None]:
         _current.reset(token)
         traces.remove(mark)
         graph.closed = True
+        graph.aliases.clear()
         for constant in graph.snapshots:
             now = constant.current()
             if same_bytes(now, constant.value):

@@ -42,6 +42,7 @@ class Compiled:
     reads: list[tuple[Any, Any]]  # arrays whose values Python read, with copies: the trace holds while they are equal
     bindings: Bindings  # where the function has the sources from
     answers: Answers | None  # what it was told of recording; None where its program is the same for all answers
+    keeps_new: bool  # a tensor that requires grad, which the function has made, and somebody has it now
     pullbacks: dict[tuple[int, ...], Pullback | None] = field(
         default_factory=dict
     )  # gradients, by what they are wanted for

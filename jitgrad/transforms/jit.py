@@ -21,7 +21,7 @@ from jitgrad.compiler.passes import same_program
 from jitgrad.config import overrides
 from jitgrad.core.aval import ShapedArray, aval_of, is_float
 from jitgrad.core.collector import held_off
-from jitgrad.core.graph import Graph, is_number
+from jitgrad.core.graph import Constant, Graph, is_number
 from jitgrad.core.memory import owner
 from jitgrad.core.modes import ENABLED, UNDECIDED, forward, grad_mode, questions
 from jitgrad.core.trace import atom_of, is_within_trace, traces, tracing_into
@@ -49,6 +49,9 @@ __all__ = ["JitFunction", "jit"]
 
 _DEBUG: Final = 10  # logging.DEBUG
 _TEMPORARY: Final = 3  # references to what only a list of pairs refers to, while the pairs are looped over
+_OF_INNER: Final = (
+    4  # references that ``_compile`` has to a tensor that the traced function made, but for constants and results
+)
 
 
 class JitFunction:
@@ -140,7 +143,7 @@ class JitFunction:
             return known
         with held_off():
             found = self._compile(arguments, regime)
-            if found is not None and found.bindings.keeps_new:  # a parameter that was made when it was first needed
+            if found is not None and found.keeps_new:  # a parameter that was made when it was first needed
                 found = self._compile(arguments, regime)
         if found is None:  # its program may depend on the regime
             self._asking.add(key)
@@ -243,6 +246,7 @@ class JitFunction:
         sources = {id(c.source): c.source for c in constants}
         # what the function itself made requires grad inside of it alone
         inner = [t for t in sources.values() if t._edge is not None and t._edge.tick >= start]
+        kept = any(sys.getrefcount(t) > _OF_INNER + _count(t, constants, results) for t in inner)
         outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
         if (
             edges is not None
@@ -259,7 +263,8 @@ class JitFunction:
         answers = None if regime is None else Answers(regime, outer, asked)
         read = [r for r, _ in reads] + ([] if answers is None else answers.others)
         bindings = Bindings(around, outer, read, inner)
-        return Compiled(graph, executable, structure, rest, outer, reads, bindings, answers)
+        keeps = kept or bindings.keeps_new
+        return Compiled(graph, executable, structure, rest, outer, reads, bindings, answers, keeps)
 
     @property
     def _title(self) -> str:
@@ -441,6 +446,11 @@ def _depends(results: Sequence[Tensor], targets: Sequence[Target | None], since:
         for edge, slot in zip(node.edges, node.slots or (0,) * len(node.edges), strict=True):
             found[node] = found.get(node, 0) | at(edge, slot)
     return [at(t._edge, t._slot) for t in results]
+
+
+def _count(tensor: Tensor, constants: Sequence[Constant], results: Sequence[Tensor]) -> int:
+    """How often a tensor stands among these."""
+    return sum(c.source is tensor for c in constants) + sum(r is tensor for r in results)
 
 
 def _is_alias(array: Any) -> bool:
