@@ -19,6 +19,7 @@ from benchmarks.timer import Effort
 _FULL = Effort(rounds=40, seconds=2.0, batch=0.004, fresh=5, patience=120.0)
 _QUICK = Effort(rounds=15, seconds=0.25, batch=0.002, fresh=2, patience=20.0)
 _LONG_TO_COMPILE = ("torch.compile", "pytensor")  # not in a quick run, unless they are asked for
+_TO_INSTALL = "pip install '.[bench]' installs what jitgrad is compared with"
 
 
 def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
@@ -37,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and cases: under three minutes")
     for option, known, text in (
-        ("--only", sorted(CASES), "these cases alone"),
+        ("--only", sorted(set().union(*CASES.values())), "these cases alone"),
         ("--sections", SECTIONS, ", ".join(SECTIONS)),
         ("--libraries", LIBRARIES, ", ".join(LIBRARIES)),
     ):
@@ -49,14 +50,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the sections, print the tables, write the files; 1 if jitgrad's results are wrong."""
-    options = _parser().parse_args(arguments)
+    """Run the sections, print the tables, write the files; 1 if jitgrad's results are wrong, 2 if there are none."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    sections: list[str] = options.sections or list(SECTIONS)
+    if nowhere := [name for name in options.only if not any(name in CASES[s] for s in sections)]:
+        places = [f"{name} is a case of {', '.join(s for s in CASES if name in CASES[s])}" for name in nowhere]
+        parser.error(f"argument --only: not in the sections {', '.join(sections)}: {'; '.join(places)}")
     before = report.load(options.against) if options.against else []
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
 
     usual = [name for name in LIBRARIES if not (options.quick and name in _LONG_TO_COMPILE)]
     wanted = [LIBRARIES[name] for name in options.libraries or usual]
     missing = [library.name for library in wanted if not installed(library)]
+    if len(missing) == len(wanted):
+        parser.error(f"argument --libraries: not installed: {', '.join(missing)}; {_TO_INSTALL}")
+    if missing:
+        print(f"left out, not installed: {', '.join(missing)}; {_TO_INSTALL}", file=sys.stderr)
     start = time.monotonic()
     found: list[Measurement] = []
     with Plan(
@@ -71,10 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parts = [f"{k} {v}" for k, v in value.items()] if isinstance(value, dict) else value
             print(f"{key}: {', '.join(parts) or 'none' if isinstance(parts, list) else parts}", flush=True)
         with contextlib.suppress(KeyboardInterrupt):  # what there is, is reported
-            for section in options.sections or SECTIONS:
+            for section in sections:
                 for measurement in SECTIONS[section](plan):
                     found.append(measurement)
                     report.save(options.json, found, about)
+    if not found:
+        took_part = ", ".join(library.name for library in plan.libraries)
+        print(f"nothing was measured of {took_part} in the sections {', '.join(sections)}", file=sys.stderr)
+        return 2
     lines = [*report.tables(found), *report.target_table(found), *(report.compare(before, found) if before else [])]
     print(
         "\njitgrad's figure, then for each other library: jitgrad's as a part of its own (its own). Medians.",

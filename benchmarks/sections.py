@@ -26,6 +26,8 @@ _T = TypeVar("_T")
 
 SIZES = {f"n=1e{k}": 10**k for k in range(2, 8)}
 _QUICK_VALUES = ("rosenbrock", "logistic_regression", "tiny_mlp", "mlp", "black_scholes", "chain")
+_WITH_VALUES = [name for name, w in WORKLOADS.items() if w.task == "value_and_grad"]
+_LARGE = ("chain", "mlp")  # whose arrays are most of the memory
 _NUMPY = Namespace(np, erf=scipy.special.erf)
 
 
@@ -120,7 +122,7 @@ def _throughput(plan: Plan) -> Iterator[Measurement]:
 
 
 def _values(plan: Plan) -> Iterator[Measurement]:
-    table = {name: w.value() for name, w in WORKLOADS.items() if w.task == "value_and_grad"}
+    table = {name: WORKLOADS[name].value() for name in _WITH_VALUES}
     return _workloads("value", table, plan, plan.chosen("jitgrad", "jax"), _QUICK_VALUES)
 
 
@@ -205,7 +207,7 @@ def _compile(plan: Plan) -> Iterator[Measurement]:
 
 
 def _memory(plan: Plan) -> Iterator[Measurement]:
-    cases = {name: WORKLOADS[name] for name in ("chain", "mlp")}
+    cases = {name: WORKLOADS[name] for name in _LARGE}
     for name, case in plan.cases("memory", cases):
 
         def peak(library: type[Library], case: Workload = case) -> float:
@@ -238,4 +240,15 @@ SECTIONS: dict[str, Callable[[Plan], Iterator[Measurement]]] = {
     "scaling": _scaling,
     "threads": _threads,
 }
-CASES = {"import", "first_gradient", "first_eager_gradient", "chain_1e7", *EAGER, *CALLS, *WORKLOADS, *SIZES}
+CASES: dict[str, Sequence[str]] = {
+    "import": ("import", "first_gradient", "first_eager_gradient"),
+    "eager": tuple(EAGER),
+    "calls": tuple(CALLS),
+    "throughput": tuple(WORKLOADS),
+    "value": tuple(_WITH_VALUES),
+    "compile": tuple(WORKLOADS),
+    "memory": _LARGE,
+    "scaling": tuple(SIZES),
+    "threads": ("chain_1e7",),
+}
+"""The names of the cases of each section."""

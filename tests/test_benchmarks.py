@@ -11,7 +11,7 @@ from benchmarks import report
 from benchmarks.__main__ import main
 from benchmarks.libraries import JitGrad, Library, Limit, Namespace
 from benchmarks.limits import LIMITS, compiled
-from benchmarks.sections import Measurement, Plan
+from benchmarks.sections import CASES, SECTIONS, Measurement, Plan
 from benchmarks.session import THREAD_VARIABLES, Session, SessionError
 from benchmarks.targets import outcomes
 from benchmarks.timer import Effort, disagreements
@@ -66,6 +66,47 @@ def test_a_run_writes_figures_targets_and_conditions(tmp_path, monkeypatch, caps
     assert [t["what"] for t in everything["targets"]] == ["rosenbrock: near the limit"]
     assert main([*arguments, "--against", str(written), "--json", str(tmp_path / "again.json")]) == 0
     assert "now / before" in capsys.readouterr().out
+
+
+def test_a_case_that_no_chosen_section_has_is_refused(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--only", "exp,rosenbrock", "--sections", "eager,memory"])
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert "not in the sections eager, memory: rosenbrock is a case of throughput, value, compile" in said
+    assert "exp is" not in said
+
+
+def test_the_cases_of_a_section_are_those_that_it_offers():
+    class Asked(Plan):
+        """Notes the names and runs nothing."""
+
+        def cases(self, section, table, quick=None):
+            offered.setdefault(section, []).extend(table)
+            return iter(())
+
+    offered = {}
+    for section in SECTIONS.values():
+        list(section(Asked((JitGrad,), QUICK)))
+    assert offered == {name: list(cases) for name, cases in CASES.items()}
+
+
+def test_a_library_that_is_not_installed_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("benchmarks.__main__.installed", lambda library: library is Limit)
+    written = tmp_path / "figures.json"
+    arguments = ["--only", "rosenbrock", "--sections", "value", "--json", str(written)]
+    with pytest.raises(SystemExit) as end:
+        main([*arguments, "--libraries", "torch,jax"])
+    assert end.value.code == 2
+    assert "not installed: torch, jax; pip install '.[bench]'" in capsys.readouterr().err
+
+    for name in THREAD_VARIABLES:
+        monkeypatch.setenv(name, "1")
+    assert main([*arguments, "--libraries", "torch,limit"]) == 2
+    said = capsys.readouterr().err
+    assert "left out, not installed: torch; pip install '.[bench]'" in said
+    assert "nothing was measured of limit in the sections value" in said
+    assert not written.exists()
 
 
 def test_a_library_with_wrong_gradients_is_not_timed():

@@ -1274,6 +1274,16 @@ def test_methods_and_decorators() -> None:
     assert power(3.0, 2) == 9.0
 
 
+def test_its_repr_names_the_function() -> None:
+    def loss(x: Any) -> Any:
+        return x * 2
+
+    assert repr(jit(loss)) == "jit(loss)"
+    assert repr(jit(jg.grad(loss))) == "jit(loss)"
+    assert repr(jit(lambda x: x)) == "jit(<lambda>)"
+    assert repr(jit(functools.partial(loss, 1.0))) == "jit(function)"  # it has no name
+
+
 # --------------------------------------------------------------------------------------------- how often it traces
 
 

@@ -116,8 +116,8 @@ def grad(
         else:
             raise NoGraphError(
                 f"grad: the outputs do not depend on inputs[{position}], shape {tensor.shape}. Pass allow_unused=True "
-                "to get None for it, or materialize_grads=True for zeros; a view or a copy made after the outputs is "
-                "a different input"
+                "to get None for it, or materialize_grads=True for zeros; detach() or no_grad may have cut the path to it, "
+                "and a view or a copy made after the outputs is a different input"
             )
     return tuple(found)
 

@@ -87,6 +87,9 @@ class JitFunction:
         """As a method: the instance comes first, and is static if it is named so (``static_argnums=0``)."""
         return self if instance is None else functools.partial(self, instance)
 
+    def __repr__(self) -> str:
+        return self._title
+
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arguments = self._bind(args, kwargs)
         if is_within_trace() or any(t.is_traced for t in arguments.tensors):
