@@ -1297,5 +1297,12 @@ class TestHints:
                 getattr(function, what)(1.0)
             assert getattr(function, what)(1.0, 2.0) is not None
 
+    @pytest.mark.parametrize("what", ["njit", "address"])
+    def test_examples_by_name(self, what):
+        with pytest.raises(
+            UnsupportedError, match=rf"\.{what} takes its examples by position: give y without the name"
+        ):
+            getattr(jg.jit(lambda x, y: x * y), what)(1.0, y=2.0)
+
     def test_tensors_do_not_list_it(self):
         assert "_numba_type_" not in dir(jg.tensor(1.0))

@@ -172,7 +172,7 @@ class JitFunction:
         """The graph for these arguments (or others of the same types and ``shapes``), the form of the results, and the
         tensors among them: recorded ones if that is the ``mode`` and the arguments have ``edges``."""
         start, caller = time.perf_counter(), user_line()
-        graph = Graph(self._name, lines=True)
+        graph = Graph(getattr(self._function, "__name__", "function"), lines=True)
         stand_ins = []
         extents = [t.shape for t in arguments.tensors] if shapes is None else shapes
         for leaf, tensor, shape in zip(arguments.leaves, arguments.tensors, extents, strict=True):
@@ -350,7 +350,12 @@ class JitFunction:
     def __dir__(self) -> list[str]:
         return [n for n in object.__dir__(self) if n != "_numba_type_"]  # for those who read all that an object has
 
-    def _check_examples(self, what: str, args: tuple[Any, ...]) -> None:
+    def _check_examples(self, what: str, args: tuple[Any, ...], unexpected: dict[str, Any]) -> None:
+        if unexpected:
+            raise UnsupportedError(
+                f"{self._title}.{what} takes its examples by position: give {', '.join(unexpected)} without the name, in the "
+                "order of the function's parameters"
+            )
         if self._signature is None:
             try:
                 self._signature = inspect.signature(self._function)
@@ -364,7 +369,7 @@ class JitFunction:
                 f"compiled: {error}"
             ) from None
 
-    def njit(self, *args: Any, freeze: bool = False) -> Any:
+    def njit(self, *args: Any, freeze: bool = False, **unexpected: Any) -> Any:
         """This function as an ordinary Numba function (a dispatcher), for your own ``@njit`` code.
 
         Compiled for the dtypes and ranks of the example arguments: arrays, numbers, and tuples of them. Arrays of other
@@ -382,10 +387,10 @@ class JitFunction:
         >>> step(np.array([1.0, 2.0]))
         (5.0, array([2., 4.]))
         """
-        self._check_examples("njit", args)
+        self._check_examples("njit", args, unexpected)
         return numba_function(self, self._bind(args, {}), freeze)
 
-    def address(self, *args: Any, freeze: bool = False, user_data: bool = False) -> Any:
+    def address(self, *args: Any, freeze: bool = False, user_data: bool = False, **unexpected: Any) -> Any:
         """This function as a C function: a ``numba.cfunc``, with the pointer as ``.ctypes`` (for
         ``scipy.LowLevelCallable``) and ``.address`` (an int).
 
@@ -402,7 +407,7 @@ class JitFunction:
         ``int64_t``. C has no exceptions: where extents do not fit, the returned number and the arrays of the extents of
         arguments are NaN (0 for integers), and other arrays are not written.
         """
-        self._check_examples("address", args)
+        self._check_examples("address", args, unexpected)
         return numba_callback(self, self._bind(args, {}), freeze, user_data)
 
     # ----------------------------------------------------------------- seeing what it did
