@@ -29,7 +29,7 @@ from jitgrad.errors import (
 )
 from jitgrad.ops.linear import copy_of, stop_gradient_view
 from jitgrad.tensor.operands import as_tensor
-from jitgrad.tensor.storage import is_held, share_memory, storage_of
+from jitgrad.tensor.storage import aliased, is_held, share_memory, storage_of
 from jitgrad.tensor.tensor import Tensor, make
 from jitgrad.tensor.traced_memory import check_followed, check_parted
 
@@ -102,12 +102,26 @@ def store_gradients(arrived: dict[Any, Any], create_graph: bool) -> None:
             edge.grad = copy_of(cotangent) if old is None else old + cotangent
         elif old is None:
             edge.grad = make(cotangent, aval_of(cotangent))
+        elif _is_own(old, cotangent):
+            old._value = np.add(old._value, cotangent, out=np.empty(cotangent.shape, cotangent.dtype))
+            storage_of(old).version += 1
         elif old._edge is None and isinstance(old._value, np.ndarray) and old._value.flags.writeable:
             old.add_(make(cotangent, aval_of(cotangent)))
         else:
             edge.grad = old.detach() + make(cotangent, aval_of(cotangent))
         if edge.after:
             edge.after(edge.grad)
+
+
+def _is_own(tensor: Tensor, like: np.ndarray[Any, Any]) -> bool:
+    """Whether nobody else sees the memory of a tensor, so that its value may be another array like this one; the usual case of
+    what ``add_`` does."""
+    array = tensor._value
+    if type(array) is not np.ndarray or tensor._edge is not None or tensor._history is not None or tensor._borrowed:
+        return False
+    if array.shape != like.shape or array.dtype != like.dtype or not array.flags.carray or is_tracing():
+        return False
+    return not aliased(tensor)
 
 
 def backward(

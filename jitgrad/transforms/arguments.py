@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,9 +15,11 @@ from jitgrad.kernels.guards import NUMBERS
 from jitgrad.kernels.kernel import kernel_mode
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.transforms.recompiles import Traits
-from jitgrad.transforms.trees import Structure, flatten
+from jitgrad.transforms.trees import Structure, flat_structure, flatten
 
 __all__ = ["Arguments", "Parameters", "is_weak"]
+
+_FLAT: Final = frozenset([np.ndarray, Tensor, *NUMBERS])  # types of leaves
 
 
 class Parameters:
@@ -35,9 +37,11 @@ class Parameters:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """The arguments of one call; raises UnsupportedError where a static one is not hashable or another no array."""
+        positions = self.static_positions(len(args))
+        if not positions and not kwargs and _FLAT.issuperset(map(type, args)):  # the usual case
+            return Arguments(self, args, kwargs, positions, [], list(args), flat_structure(len(args)), ())
         static: list[Any] = []
         dynamic: list[Any] = []
-        positions = self.static_positions(len(args))
         for i, a in enumerate(args):
             (static if i in positions else dynamic).append(a)
         names = sorted(kwargs)
@@ -80,7 +84,9 @@ class Arguments:
         self.tensors: list[Tensor] = []
         self.has_tensors = False
         for leaf in self.leaves:
-            if isinstance(leaf, Tensor):
+            if type(leaf) is np.ndarray:
+                pass
+            elif isinstance(leaf, Tensor):
                 self.has_tensors = True
             elif not isinstance(leaf, np.ndarray | np.generic) and type(leaf) not in NUMBERS:
                 raise UnsupportedError(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from jitgrad.compiler.executable import Executable
 from jitgrad.core.graph import Constant, Graph
@@ -19,15 +19,25 @@ from jitgrad.transforms.trees import Structure
 __all__ = ["Compiled", "Pullback", "captured"]
 
 
+class _Jitted(Protocol):
+    """A jitted function, as far as it is used here."""
+
+    def __call__(self, *args: Any) -> list[Tensor]: ...
+
+    def compiled_for(self, *args: Any) -> Compiled:
+        """What a call with these arguments runs."""
+
+
 @dataclass
 class Pullback:
     """The gradient of a jitted call, compiled: from arguments, cotangents and masks to cotangents of the arguments."""
 
-    function: Callable[..., list[Tensor]]
+    function: _Jitted
     hidden: list[int]  # which captured tensors are arguments of it
     needs: tuple[int, ...]  # the arguments and captured tensors that it is for: not what all results detach
     depends: list[list[bool]]  # which of these each result depends on
     origins: list[str | None]  # why the others have none, where that is known
+    recorder: Any = None  # of the nodes of such calls, made by the first of them
 
 
 @dataclass

@@ -138,6 +138,10 @@ class JitFunction:
         leaves, structure = flatten(result)
         return structure.unflatten([own(leaf) for leaf in leaves])
 
+    def compiled_for(self, *args: Any) -> Compiled:
+        """What a call with these arguments runs."""
+        return self._lookup(self._bind(args, {}))
+
     def _lookup(self, arguments: Arguments) -> Compiled:
         key = arguments.key
         regime = Regime.now(arguments.tensors) if self._asking and key in self._asking else None

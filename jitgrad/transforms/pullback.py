@@ -9,13 +9,17 @@ import numpy as np
 
 from jitgrad.autodiff.node import GradNode, NodeRecorder
 from jitgrad.compiler.passes import erase_identities, same_program
+from jitgrad.config import overrides
 from jitgrad.core.aval import ShapedArray, aval_of, make_aval
 from jitgrad.core.graph import Constant, Graph, Tracer
-from jitgrad.core.trace import current_graph, standing_in
+from jitgrad.core.trace import current_graph, is_within_trace, standing_in, traces
 from jitgrad.eager import forget_plans
-from jitgrad.errors import GraphError, InPlaceError
+from jitgrad.errors import GraphError, InPlaceError, ShapeError
+from jitgrad.kernels.guards import USABLE
+from jitgrad.kernels.kernel import kernel_mode
 from jitgrad.ops.selection import where
 from jitgrad.tensor import Tensor, as_tensor
+from jitgrad.tensor.operands import wrap
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.arguments import Arguments, is_weak
 from jitgrad.transforms.compiled import Compiled, Pullback
@@ -39,7 +43,9 @@ def record(
         tensor._origin = origin
     if not pullback.needs:
         return
-    recorder = _CallRecorder(name, arguments, inputs, pullback, [t._aval for t in tensors])
+    recorder = pullback.recorder
+    if recorder is None:
+        recorder = pullback.recorder = _CallRecorder(name, arguments, inputs, pullback, [t._aval for t in tensors])
     edges = tuple([inputs[i]._edge for i in pullback.needs])
     slots = tuple([inputs[i]._slot for i in pullback.needs])
     node = GradNode(recorder, edges, tuple([t._value for t in inputs]), slots if any(slots) else None)
@@ -49,7 +55,8 @@ def record(
 
 
 class _CallRecorder(NodeRecorder):
-    """The recorder of the node of a jitted call. It keeps the arguments, and after them the captured tensors."""
+    """The recorder of the nodes of jitted calls with one pullback. They keep the arguments, and after them the captured
+    tensors."""
 
     compiled = True
 
@@ -71,15 +78,18 @@ class _CallRecorder(NodeRecorder):
         self.out_avals = tuple(make_aval(a.shape, a.dtype) for a in out_avals)
         self.outputs = len(out_avals)
         self.fresh = (True,) * len(needs)
+        self._all_reached = [True] * len(needs)
+        self._compiled: Compiled | None = None  # the pullback, for cotangents that are arrays without masks
 
     def _complete(self, g: Any) -> tuple[list[Any], list[bool]]:
         """The cotangents of all results, and which of the inputs get one: not those that only other results depend on."""
-        gs = [g] if self.outputs == 1 else list(g)
-        rows = [row for x, row in zip(gs, self.pullback.depends, strict=True) if x is not None]
-        full = [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(gs, self.out_avals, strict=True)]
+        if self.outputs == 1:
+            return [g], self._all_reached
+        rows = [row for x, row in zip(g, self.pullback.depends, strict=True) if x is not None]
+        full = [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(g, self.out_avals, strict=True)]
         return full, [any(column) for column in zip(*rows, strict=True)]
 
-    def _values(self, node: GradNode) -> list[Tensor]:
+    def _arrays(self, node: GradNode) -> list[Any]:
         """The arguments and captured tensors, as they were; raises where one that is read now is not what it was."""
         arrays = node.residuals
         for i, source in self.sources:
@@ -88,21 +98,44 @@ class _CallRecorder(NodeRecorder):
                     f"backward of {self.name} needs a captured tensor of shape {source.shape} that was written after the call; "
                     "do the write after backward, or pass the tensor as an argument"
                 )
-        values = [make(arrays[i], aval_of(arrays[i])) for i in self.given]
+        return [arrays[i] for i in self.given]
+
+    def _tensors(self, arrays: Sequence[Any]) -> tuple[Tensor, ...]:
+        """The arguments and captured tensors, as the pullback takes them."""
+        values = [make(a, aval_of(a)) for a in arrays]
         for value, weak in zip(values, self.weak, strict=True):
             value._weak = weak
-        return values
+        return tuple(values)
 
     def run(self, node: GradNode, g: Any) -> Sequence[Any]:
         """The cotangents of the tracked arguments and captured tensors, as arrays."""
         given, reached = self._complete(g)
-        cotangents = [make(x, aval_of(x)) for x in given]
-        found = self.pullback.function(tuple(self._values(node)), cotangents, [])
-        return [t._value if r else None for t, r in zip(found, reached, strict=True)]
+        arrays = self._arrays(node)
+        if (traces and is_within_trace()) or (overrides and kernel_mode() != "compiled"):
+            found = [t._value for t in self.pullback.function(self._tensors(arrays), [*map(wrap, given)], [])]
+        else:
+            found = self._cotangents([*arrays, *given], given)
+        return (
+            found if reached is self._all_reached else [x if r else None for x, r in zip(found, reached, strict=True)]
+        )
+
+    def _cotangents(self, arrays: list[Any], given: list[Any]) -> list[Any]:
+        """What the compiled pullback gives: the usual case, without a look at arguments that are known."""
+        compiled = self._compiled
+        if compiled is None or not compiled.holds:
+            arguments = self._tensors(arrays[: len(self.given)]), [*map(wrap, given)], list[Tensor]()
+            compiled = self._compiled = self.pullback.function.compiled_for(*arguments)
+        for x, aval in zip(given, self.out_avals, strict=True):
+            if x.shape != aval.shape or x.dtype != aval.dtype:  # the kernel would read what is not there
+                raise ShapeError(
+                    f"backward of {self.name}: a cotangent of shape {x.shape} and dtype {x.dtype} for a result of shape "
+                    f"{aval.shape} and dtype {aval.dtype}"
+                )
+        return compiled.executable([x if x.flags.num & USABLE == USABLE else np.array(x, order="C") for x in arrays])
 
     def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
         """The cotangents as tensors; with ``record`` they are one node each of the compiled gradient."""
-        values = self._values(node)
+        values = self._tensors(self._arrays(node))
         if record and node.edges is not None:
             for at, i in enumerate(self.needs):
                 value = values[self.given.index(i)]
@@ -110,7 +143,7 @@ class _CallRecorder(NodeRecorder):
         given, reached = self._complete(g)
         cotangents = [x if isinstance(x, Tensor) else make(x, aval_of(x)) for x in given]
         masks = [] if mask is None else [mask.get()]
-        found = self.pullback.function(tuple(values), cotangents, masks)
+        found = self.pullback.function(values, cotangents, masks)
         return [(t, None) if r else None for t, r in zip(found, reached, strict=True)]
 
 

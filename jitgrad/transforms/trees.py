@@ -13,7 +13,7 @@ from typing import Any
 
 from jitgrad.errors import ArgumentError
 
-__all__ = ["Structure", "flatten", "flatten_axes", "is_leaf", "map_leaves"]
+__all__ = ["Structure", "flat_structure", "flatten", "flatten_axes", "is_leaf", "map_leaves"]
 
 
 class Structure:
@@ -93,6 +93,12 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
             return leaves, Structure(spec)
         for kind in unknown:
             _register(kind)  # type: ignore[arg-type]
+
+
+@functools.cache
+def flat_structure(count: int) -> Structure:
+    """That of a tuple of so many leaves."""
+    return flatten((0,) * count)[1]
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
