@@ -14,7 +14,7 @@ from jitgrad.core.aval import ShapedArray, aval_of, make_aval
 from jitgrad.core.graph import Constant, Graph, Tracer
 from jitgrad.core.trace import current_graph, is_within_trace, standing_in, traces
 from jitgrad.eager import forget_plans
-from jitgrad.errors import GraphError, InPlaceError, ShapeError
+from jitgrad.errors import GraphError, InPlaceError
 from jitgrad.kernels.guards import USABLE
 from jitgrad.kernels.kernel import kernel_mode
 from jitgrad.ops.selection import where
@@ -125,12 +125,6 @@ class _CallRecorder(NodeRecorder):
         if compiled is None or not compiled.holds:
             arguments = self._tensors(arrays[: len(self.given)]), [*map(wrap, given)], list[Tensor]()
             compiled = self._compiled = self.pullback.function.compiled_for(*arguments)
-        for x, aval in zip(given, self.out_avals, strict=True):
-            if x.shape != aval.shape or x.dtype != aval.dtype:  # the kernel would read what is not there
-                raise ShapeError(
-                    f"backward of {self.name}: a cotangent of shape {x.shape} and dtype {x.dtype} for a result of shape "
-                    f"{aval.shape} and dtype {aval.dtype}"
-                )
         return compiled.executable([x if x.flags.num & USABLE == USABLE else np.array(x, order="C") for x in arrays])
 
     def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
