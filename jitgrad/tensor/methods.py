@@ -19,7 +19,7 @@ from jitgrad.ops.catalog import operations
 from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
 from jitgrad.tensor.inplace import assign, set_item
 from jitgrad.tensor.operands import is_operand, number_operator
-from jitgrad.tensor.short_way import binary_function, fold_function, unary_function
+from jitgrad.tensor.short_way import binary_function, fold_function, reflected_function, unary_function
 from jitgrad.tensor.storage import is_held
 from jitgrad.tensor.tensor import Tensor
 from jitgrad.tensor.views import get_item, view_method
@@ -152,7 +152,7 @@ def _install_operator(op: Operation[..., Any]) -> None:
         return
     name = _BINARY[symbol]
     _put(f"__{name}__", forward)
-    _put(f"__r{name}__", _reflected(general))
+    _put(f"__r{name}__", _reflected(general) if op.primitive is None else reflected_function(forward, general))
     if symbol != "divmod":
         _put(f"__i{name}__", _augmented(forward, symbol))
 

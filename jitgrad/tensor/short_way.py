@@ -16,7 +16,7 @@ from jitgrad.tensor.operands import SCALARS, as_tensor, is_operand, number_const
 from jitgrad.tensor.recording import kept, record
 from jitgrad.tensor.tensor import Tensor
 
-__all__ = ["binary_function", "fold_function", "unary_function"]
+__all__ = ["binary_function", "fold_function", "reflected_function", "unary_function"]
 
 _MISSING: Final = object()
 _new = object.__new__
@@ -140,6 +140,21 @@ def binary_function(primitive: Primitive, general: Callable[..., Any] | None = N
         node.residuals = recorder.save(x, y, out)
         node.tick = next_tick()
         return result
+
+    return function
+
+
+def reflected_function(
+    forward: Callable[[Tensor, Any], Any], general: Callable[..., Any]
+) -> Callable[[Tensor, Any], Any]:
+    """An elementwise operator for a number on its left, ``1 - x``: ``forward`` with the number as a tensor does the usual
+    case; ``general`` does the others."""
+
+    def function(self: Tensor, other: Any) -> Any:
+        kind = type(other)
+        if (kind is float or kind is int) and self._aval.dtype.kind == "f" and not self._weak:
+            return forward(number_constant(other, self._aval.dtype), self)
+        return general(other, self) if is_operand(other) else NotImplemented
 
     return function
 
