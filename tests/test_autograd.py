@@ -1389,3 +1389,25 @@ class TestRefusals:
         with pytest.raises(GraphError, match="its own"):
             x.grad = x
         assert x.grad is None
+
+
+def test_gradients_that_add_up_beside_aliases_and_graphs() -> None:
+    """Whoever sees the memory of ``grad`` sees the sum; a graph that keeps its value keeps the old one; the version counts."""
+    x, v = jg.tensor([1.0, 2.0], requires_grad=True), jg.tensor([3.0, 5.0], requires_grad=True)
+    (x * x).sum().backward()
+    version = x.grad._version
+    product = (x.grad * v).sum()
+    (x * x).sum().backward()
+    assert x.grad._version == version + 1
+    np.testing.assert_array_equal(x.grad.numpy(), [4.0, 8.0])
+    product.backward()
+    np.testing.assert_array_equal(v.grad.numpy(), [2.0, 4.0])
+    alias, array = x.grad.detach(), x.grad.numpy()
+    (x * x).sum().backward()
+    np.testing.assert_array_equal(alias.numpy(), [6.0, 12.0])
+    np.testing.assert_array_equal(array, [6.0, 12.0])
+    scalar = jg.tensor(2.0, requires_grad=True)
+    for _ in range(3):
+        (scalar * scalar).backward()
+    assert scalar.grad.item() == 12.0
+    assert scalar.grad.shape == ()

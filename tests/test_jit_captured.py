@@ -2233,3 +2233,101 @@ def test_a_tensor_that_is_made_in_the_function_and_dropped_is_traced_once() -> N
     for _ in range(3):
         jitted(X)
     assert len(traced) == 1
+
+
+class _FirstOnly(jg.autograd.Function):
+    """A product whose second operand is given no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any) -> Any:
+        ctx.save_for_backward(a, b)
+        return a * b
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * ctx.saved_tensors[1], None
+
+
+def _constant_slope(x: Any, w: Any) -> Any:
+    with jg.no_grad():
+        return jg.grad(lambda u: (u * u * w).sum())(x)
+
+
+def _written(x: Any, w: Any) -> Any:
+    y = x * 1.0
+    y *= w.detach()
+    y[0] = w.detach()[1]
+    return y
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize(
+    ("function", "both"),
+    [
+        (lambda x, w: jg.stack([x, w.detach()]), False),
+        (lambda x, w: jg.where(w.detach() > 1.5, x, 2.0), False),
+        (lambda x, w: jg.where(w.detach() > 1.5, x, w), True),
+        (lambda x, w: np.sin(w.detach()) * np.dot(x, w.detach()), False),
+        (lambda x, w: jg.vmap(lambda u: u * w.detach()[0])(x), False),
+        (lambda x, w: jg.vmap(jg.multiply)(x, w.detach()), False),
+        (lambda x, w: jg.grad(lambda u: (u**3 * w.detach()).sum())(x), False),
+        (lambda x, w: jg.grad(lambda u: (u * u.detach() * x).sum())(w), False),
+        (lambda x, w: jg.grad(lambda u: (u * u * u.detach() * x).sum())(w), True),
+        (lambda x, w: jg.jvp(lambda u: u * u * w.detach(), (x,), (x,))[1], False),
+        (jg.checkpoint(lambda u, v: u * v.detach()), False),
+        (jit(lambda u, v: u * v.detach()), False),
+        (_FirstOnly.apply, False),
+        (lambda x, w: _FirstOnly.apply(x, w) * w, True),
+        (lambda x, w: _constant_slope(x, w) * x, False),
+        (_written, False),
+        (lambda x, w: jg.concatenate([w[:1].detach(), x]) * w.T.detach().sum(), False),
+    ],
+)
+def test_parameters_without_gradient_are_those_without_jit(
+    function: Callable[..., Any], both: bool, captured: bool
+) -> None:
+    w, plain_w = leaf(1.0, 2.0, 3.0), leaf(1.0, 2.0, 3.0)
+    jitted = jit(lambda x: function(x, w)) if captured else jit(function)
+    for _ in range(2):
+        x, plain_x = leaf(0.5, -1.0, 2.0), leaf(0.5, -1.0, 2.0)
+        w.grad = plain_w.grad = None
+        out, plain = jitted(*(x,) if captured else (x, w)), function(plain_x, plain_w)
+        close(out, plain.detach().numpy())
+        out.sum().backward()
+        plain.sum().backward()
+        close(x.grad, plain_x.grad.numpy())
+        assert (w.grad is not None) is both
+        assert (plain_w.grad is not None) is both
+        if both:
+            close(w.grad, plain_w.grad.numpy())
+
+
+def test_calls_share_nothing_but_the_program() -> None:
+    """Backward of an earlier call has the values of that call, whatever was called or bound since."""
+    model = Holder(w=leaf(1.0, 2.0, 3.0))
+    jitted = jit(lambda x: (x * x * model.w).sum())
+    xs = [leaf(*X * k) for k in (1, 2, 3)]
+    calls = []
+    for k, x in enumerate(xs):
+        model.w = leaf(k + 1.0, 2.0, 3.0)
+        calls.append((jitted(x), model.w))
+    for k, (x, (y, w)) in reversed(list(enumerate(zip(xs, calls, strict=True)))):
+        y.backward(gradient=jg.tensor(2.0))
+        close(w.grad, 2 * (X * (k + 1)) ** 2)
+        close(x.grad, 4 * X * (k + 1) * np.array([k + 1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize("first", ["compiled", "python"])
+def test_backward_where_kernels_run_in_another_way(first: str) -> None:
+    other = "python" if first == "compiled" else "compiled"
+    w = leaf(1.0, 2.0, 3.0)
+    jitted = jit(lambda x: (x * x * w).sum(), static_argnums=())
+    for mode in (first, other, first):
+        x = leaf(*X)
+        w.grad = None
+        with kernels(mode):
+            y = jitted(x)
+        with kernels(other):
+            y.backward()
+        close(w.grad, X * X)
+        close(x.grad, 2 * X * np.array([1.0, 2.0, 3.0]))

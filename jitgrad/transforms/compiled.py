@@ -22,7 +22,7 @@ __all__ = ["Compiled", "Pullback", "captured"]
 class _Jitted(Protocol):
     """A jitted function, as far as it is used here."""
 
-    def __call__(self, *args: Any) -> list[Tensor]: ...
+    def __call__(self, *args: Any) -> list[Tensor | None]: ...
 
     def compiled_for(self, *args: Any) -> Compiled:
         """What a call with these arguments runs."""
@@ -30,7 +30,8 @@ class _Jitted(Protocol):
 
 @dataclass
 class Pullback:
-    """The gradient of a jitted call, compiled: from arguments, cotangents and masks to cotangents of the arguments."""
+    """The gradient of a jitted call, compiled: from arguments, cotangents and masks to cotangents of the arguments, None where
+    there is none."""
 
     function: _Jitted
     hidden: list[int]  # which captured tensors are arguments of it

@@ -24,7 +24,7 @@ from jitgrad.tensor.tensor import make
 from jitgrad.transforms.arguments import Arguments, is_weak
 from jitgrad.transforms.compiled import Compiled, Pullback
 from jitgrad.transforms.regime import name_inputs
-from jitgrad.transforms.reverse_mode import vjp
+from jitgrad.transforms.reverse_mode import vjp_or_none
 from jitgrad.transforms.trees import flatten
 
 __all__ = ["another_program", "pullback_function", "record"]
@@ -112,7 +112,8 @@ class _CallRecorder(NodeRecorder):
         given, reached = self._complete(g)
         arrays = self._arrays(node)
         if (traces and is_within_trace()) or (overrides and kernel_mode() != "compiled"):
-            found = [t._value for t in self.pullback.function(self._tensors(arrays), [*map(wrap, given)], [])]
+            tensors = self.pullback.function(self._tensors(arrays), [*map(wrap, given)], [])
+            found = [None if t is None else t._value for t in tensors]
         else:
             found = self._cotangents([*arrays, *given], given)
         return (
@@ -125,7 +126,8 @@ class _CallRecorder(NodeRecorder):
         if compiled is None or not compiled.holds:
             arguments = self._tensors(arrays[: len(self.given)]), [*map(wrap, given)], list[Tensor]()
             compiled = self._compiled = self.pullback.function.compiled_for(*arguments)
-        return compiled.executable([x if x.flags.num & USABLE == USABLE else np.array(x, order="C") for x in arrays])
+        usable = [x if x.flags.num & USABLE == USABLE else np.array(x, order="C") for x in arrays]
+        return compiled.rebuilt(compiled.executable(usable))  # type: ignore[no-any-return]
 
     def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
         """The cotangents as tensors; with ``record`` they are one node each of the compiled gradient."""
@@ -138,7 +140,7 @@ class _CallRecorder(NodeRecorder):
         cotangents = [x if isinstance(x, Tensor) else make(x, aval_of(x)) for x in given]
         masks = [] if mask is None else [mask.get()]
         found = self.pullback.function(values, cotangents, masks)
-        return [(t, None) if r else None for t, r in zip(found, reached, strict=True)]
+        return [None if t is None or not r else (t, None) for t, r in zip(found, reached, strict=True)]
 
 
 def another_program(name: str) -> GraphError:
@@ -180,7 +182,8 @@ def pullback_function(
     hidden: Sequence[int],
 ) -> Callable[..., list[Any]]:
     """The function from arguments (and ``hidden`` captured tensors after them), cotangents of the float results and masks
-    of them (or none) to the cotangents of what is ``reached`` among the tracked ones, which are at ``needs``."""
+    of them (or none) to the cotangents of what is ``reached`` among the tracked ones, which are at ``needs``; None where
+    a rule gives none."""
     moved = [[*range(count), *hidden].index(i) for i in needs]
     kinds = () if compiled.answers is None else compiled.answers.regime.kinds
 
@@ -224,7 +227,7 @@ def pullback_function(
 
         with compiled.bindings.own_changes(), standing_in() as table:
             forget_plans()  # see keep_plan
-            found = vjp(part, *[values[i] for i in moved])[1](cotangents)
+            found = vjp_or_none(part, [values[i] for i in moved])[1](cotangents)
             return [x for i, x in zip(needs, found, strict=True) if i in reached]
 
     return pull

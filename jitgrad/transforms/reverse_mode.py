@@ -17,7 +17,7 @@ from jitgrad.tensor.tensor import make
 from jitgrad.transforms.private import Inputs, differentiated, is_linked, leave, scalar_result, wants_tensors, zeros
 from jitgrad.transforms.trees import flatten
 
-__all__ = ["call_recorded", "grad", "pull", "value_and_grad", "vjp"]
+__all__ = ["call_recorded", "grad", "pull", "value_and_grad", "vjp", "vjp_or_none"]
 
 
 def call_recorded(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any]) -> Any:
@@ -32,9 +32,14 @@ def call_recorded(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str
 
 
 def pull(
-    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Inputs, retain: bool, linked: bool
-) -> list[Tensor]:
-    """The gradient of each differentiated leaf; zeros where the outputs do not depend on it."""
+    outputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    inputs: Inputs,
+    retain: bool,
+    linked: bool,
+    unused: Callable[[Tensor], Any] = zeros,
+) -> list[Any]:
+    """The gradient of each differentiated leaf; ``unused(leaf)`` where the outputs do not depend on it."""
     traced = any(t.is_traced for t in (*outputs, *cotangents))
     lifted = linked or traced
     if traced:
@@ -57,11 +62,11 @@ def pull(
             anomaly=anomaly_mode(),
             on_tensors=traced,
         )
-    found = []
+    found: list[Any] = []
     for target, leaf in zip(inputs.targets, inputs._caught, strict=True):
         gradient = arrived.get(target)
         if gradient is None:
-            found.append(zeros(leaf))
+            found.append(unused(leaf))
         else:
             found.append(gradient if lifted else make(gradient, aval_of(gradient)))
     return found
@@ -154,6 +159,15 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     >>> pull(np.array([1.0, 10.0]))
     (array([ 2., 40.]),)
     """
+    return _vjp(function, primals, has_aux, zeros)
+
+
+def vjp_or_none(function: Callable[..., Any], primals: Sequence[Any]) -> Any:
+    """``vjp``, with None for the arguments that the value does not depend on."""
+    return _vjp(function, tuple(primals), False, lambda leaf: None)
+
+
+def _vjp(function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, unused: Callable[[Tensor], Any]) -> Any:
     inputs = differentiated(primals, tuple(range(len(primals))), "vjp")
     result = call_recorded(function, inputs, {})
     value, aux = _split_aux(result, "vjp") if has_aux else (result, None)
@@ -169,7 +183,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
             raise ArgumentError(f"vjp: a cotangent like {shape} for a value like {structure}")
         cotangents = [starting_cotangent(y, c, "vjp") for y, c in zip(outputs, given, strict=True)]
         record = linked or any(c._edge is not None for c in cotangents)
-        gradients = pull(outputs, cotangents, inputs, True, record)
+        gradients = pull(outputs, cotangents, inputs, True, record, unused)
         return inputs.rebuilt([leave(g, as_tensors or record) for g in gradients])
 
     shown = structure.unflatten([leave(y if linked else y.detach(), as_tensors) for y in outputs])
