@@ -48,6 +48,8 @@ EAGER = {
     case.name: case
     for case in (
         Eager("multiply", 10, lambda np, x, y: x * y),
+        Eager("one_minus", 10, lambda np, x, y: 1.0 - x),
+        Eager("product", 10, lambda np, x, y: x @ y),
         Eager("exp", 10, lambda np, x, y: np.exp(x)),
         Eager("element", 10, lambda np, x, y: x[0]),
         Eager("slice", 10, lambda np, x, y: x[1:]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ __all__ = [
     "Call",
     "Domain",
     "Operation",
+    "Single",
     "elementwise",
     "host",
     "operation",
@@ -43,6 +44,10 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Single: TypeAlias = Callable[[int, int], tuple[Primitive, bool, dict[str, Any]] | None]
+"""For operands with so many axes: the one primitive that an operation is, whether it takes them in the other order, and its
+parameters; None where it is more than one."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ class Operation(Generic[P, R]):
         in_place: bool = False,
         fold: Primitive | None = None,
         views: bool = False,
+        single: Single | None = None,
     ) -> None:
         self.function = function if primitive is not None else guarded(function)
         self._body = function
@@ -110,6 +116,7 @@ class Operation(Generic[P, R]):
         self.in_place = in_place
         self.fold = fold
         self.views = views
+        self.single = single
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__wrapped__ = function
@@ -234,13 +241,15 @@ def operation(
     in_place: bool = False,
     fold: Primitive | None = None,
     views: bool = False,
+    single: Single | None = None,
 ) -> Callable[[Callable[P, R]], Operation[P, R]]:
     """Make a public operation of a function that normalises its arguments and calls primitives or other operations.
 
     ``samples(rng)`` gives calls for the property tests (None: tested by hand, for creation functions). ``namespace``:
     "linalg" for ``jg.linalg.NAME``. ``in_place``: there is a method ``NAME_`` that overwrites the first operand.
     ``fold``: the primitive that the operation is, over all axes, when called with a tensor alone.
-    ``views``: it is one view of its first operand, where it can be.
+    ``views``: it is one view of its first operand, where it can be. ``single``: the one primitive that an operation of two
+    operands of one dtype is, where it is no more than that.
     """
 
     def decorate(function: Callable[P, R]) -> Operation[P, R]:
@@ -258,6 +267,7 @@ def operation(
             in_place=in_place,
             fold=fold,
             views=views,
+            single=single,
         )
 
     return decorate

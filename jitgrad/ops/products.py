@@ -16,7 +16,7 @@ from jitgrad.core import blas_form as blas
 from jitgrad.core import scalar
 from jitgrad.core.aval import ShapedArray, make_aval, result_dtype
 from jitgrad.core.dispatch import as_value
-from jitgrad.core.primitive import ArrayCall, Folded, Operand, Value
+from jitgrad.core.primitive import ArrayCall, Folded, Operand, Primitive, Value
 from jitgrad.errors import ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
 from jitgrad.ops.array_calls import Pairs, axes_alike, stack, whole
@@ -350,7 +350,20 @@ def _misfit(name: str, x: Value, y: Value, nx: int, ny: int) -> ShapeError:
     )
 
 
-@operation(samples=_matmul_samples, method=True, operator="@")
+def _single_product(nx: int, ny: int) -> tuple[Primitive, bool, dict[str, Any]] | None:
+    match nx, ny:
+        case 2, 2:
+            return matrix_product, False, {"ta": False, "tb": False}
+        case 2, 1:
+            return matrix_vector, False, {"t": False}
+        case 1, 2:
+            return matrix_vector, True, {"t": True}
+        case 1, 1:
+            return vector_dot, False, {}
+    return None
+
+
+@operation(samples=_matmul_samples, method=True, operator="@", single=_single_product)
 def matmul(x1: Any, x2: Any) -> Value:
     """Matrix product, ``x1 @ x2``; a 1-d operand is a row (first) or a column (second), and axes before the last two
     are a stack of matrices that broadcasts.
@@ -371,18 +384,13 @@ def matmul(x1: Any, x2: Any) -> Value:
     other = y.shape[-2] if y.ndim > 1 else y.shape[0]
     if k != other:
         raise _misfit("matmul", x, y, k, other)
+    if (single := _single_product(x.ndim, y.ndim)) is not None:
+        primitive, turned, params = single
+        return primitive(y, x, **params) if turned else primitive(x, y, **params)
     if y.ndim == 2:
-        if x.ndim == 2:
-            return matrix_product(x, y, ta=False, tb=False)
-        if x.ndim == 1:
-            return matrix_vector(y, x, t=True)
         flat = reshape_to(x, shape=(math.prod(x.shape[:-1]), k))  # one product for the whole stack
         return reshape_to(matrix_product(flat, y, ta=False, tb=False), shape=(*x.shape[:-1], y.shape[1]))
     if y.ndim == 1:
-        if x.ndim == 2:
-            return matrix_vector(x, y, t=False)
-        if x.ndim == 1:
-            return vector_dot(x, y)
         flat = reshape_to(x, shape=(math.prod(x.shape[:-1]), k))
         return reshape_to(matrix_vector(flat, y, t=False), shape=x.shape[:-1])
     if x.ndim == 1:

@@ -19,7 +19,7 @@ from jitgrad.ops.catalog import operations
 from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
 from jitgrad.tensor.inplace import assign, set_item
 from jitgrad.tensor.operands import is_operand, number_operator
-from jitgrad.tensor.short_way import binary_function, fold_function, reflected_function, unary_function
+from jitgrad.tensor.short_way import binary_function, fold_function, pair_function, reflected_function, unary_function
 from jitgrad.tensor.storage import is_held
 from jitgrad.tensor.tensor import Tensor
 from jitgrad.tensor.views import get_item, view_method
@@ -146,7 +146,10 @@ def _install_operator(op: Operation[..., Any]) -> None:
         assert op.primitive is not None
         _put(f"__{_UNARY[symbol]}__", unary_function(op.primitive, general))
         return
-    forward = binary_function(op.primitive, general) if op.primitive is not None else _guarded(general)
+    if op.primitive is not None:
+        forward = binary_function(op.primitive, general)
+    else:
+        forward = _guarded(general) if op.single is None else pair_function(op.single, _guarded(general))
     if symbol in _COMPARE:
         _put(f"__{_COMPARE[symbol]}__", forward)
         return

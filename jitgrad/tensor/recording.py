@@ -26,12 +26,18 @@ _ndarray = np.ndarray
 def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
     """Give the results their place in the graph, if an operand is tracked and grad mode is on."""
     mode = grad_mode.get()
-    if mode is True and len(operands) == 1:
-        recorder = plan.recorders.get(_FIRST)  # there is one only where the result is differentiable
-        operand = operands[0]
-        if recorder is not None and recorder.outputs == 1 and not operand._slot:
-            result = results[0]
-            result._edge = GradNode(recorder, (operand._edge,), kept_values(recorder, operands, results))
+    recorders = plan.recorders  # there is one only where all of its operands and the result are differentiable
+    if mode is True and recorders:
+        edges: tuple[Any, ...]
+        if len(operands) == 1:
+            operand = operands[0]
+            recorder, edges, slot = recorders.get(_FIRST), (operand._edge,), operand._slot
+        else:
+            tracked = [t for t in operands if t._edge is not None]
+            recorder = recorders.get(tuple([i for i, t in enumerate(operands) if t._edge is not None]))
+            edges, slot = tuple([t._edge for t in tracked]), max([t._slot for t in tracked], default=0)
+        if recorder is not None and recorder.outputs == 1 and not slot:
+            results[0]._edge = GradNode(recorder, edges, kept_values(recorder, operands, results))
             return
     needs = tracked_operands(plan.primitive, operands, results, mode)
     if needs:

@@ -8,15 +8,17 @@ from typing import Any, Final
 import numpy as np
 
 from jitgrad.autodiff.node import GradNode, next_tick
+from jitgrad.core.aval import aval_of
 from jitgrad.core.graph import Extent
 from jitgrad.core.modes import grad_mode
 from jitgrad.core.primitive import Elementwise, Primitive
-from jitgrad.eager import keep_plan, recorder_for
+from jitgrad.eager import Plan, keep_plan, plan_for, recorder_for
+from jitgrad.ops.blocks import Single
 from jitgrad.tensor.operands import SCALARS, as_tensor, is_operand, number_constant
-from jitgrad.tensor.recording import kept, record
+from jitgrad.tensor.recording import inherit_origin, kept, record
 from jitgrad.tensor.tensor import Tensor
 
-__all__ = ["binary_function", "fold_function", "reflected_function", "unary_function"]
+__all__ = ["binary_function", "fold_function", "pair_function", "reflected_function", "unary_function"]
 
 _MISSING: Final = object()
 _new = object.__new__
@@ -155,6 +157,44 @@ def reflected_function(
         if (kind is float or kind is int) and self._aval.dtype.kind == "f" and not self._weak:
             return forward(number_constant(other, self._aval.dtype), self)
         return general(other, self) if is_operand(other) else NotImplemented
+
+    return function
+
+
+def pair_function(single: Single, general: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], Any]:
+    """An operator that is one primitive of two operands where ``single`` says so, which does tensors of one dtype without
+    detours; ``general`` does the others, and all for the first time."""
+    straight: dict[Any, Plan] = {}
+    turned: dict[Any, Plan] = {}  # the operands change places
+
+    def function(self: Tensor, other: Any) -> Any:
+        if type(other) is not Tensor:
+            return general(self, other)
+        key = (self._aval, other._aval)
+        plan, operands = straight.get(key), (self, other)
+        if plan is None:
+            plan, operands = turned.get(key), (other, self)
+            if plan is None:
+                return first_time(self, other, key)
+        x, y = operands
+        found = plan.run(x._value, y._value)
+        result = _new(Tensor)
+        result._value = found
+        result._aval = aval_of(found)
+        if x._edge is not None or y._edge is not None:
+            record(plan, operands, (result,))
+        else:
+            inherit_origin(operands, result)
+        return result
+
+    def first_time(self: Tensor, other: Tensor, key: Any) -> Any:
+        result = general(self, other)
+        found = single(self._aval.ndim, other._aval.ndim)
+        if found is not None and self._aval.dtype == other._aval.dtype:
+            primitive, changed, params = found
+            avals = (other._aval, self._aval) if changed else (self._aval, other._aval)
+            keep_plan(turned if changed else straight, key, plan_for(primitive, avals, params))
+        return result
 
     return function
 
