@@ -685,3 +685,11 @@ def test_hooks_of_a_function_that_is_mapped() -> None:
             np.testing.assert_array_equal(function(rows), wanted)
             assert set(seen) == {(3,)}  # a hook sees the gradient of one element
     np.testing.assert_array_equal(jg.vmap(lambda x: x * 2.0)(rows), 2.0 * rows)
+
+
+def test_a_product_that_is_taken_twice_of_the_same_values() -> None:
+    """The second one must not find a plan by the avals of traced values."""
+    x = np.array([[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(jg.vmap(lambda v: v @ v + v @ v)(x), [10.0, 50.0])
+    matrices = x.reshape(1, 2, 2)
+    np.testing.assert_array_equal(jg.vmap(lambda a: a @ a - (a @ a) * 3.0)(matrices), [-2.0 * x @ x])

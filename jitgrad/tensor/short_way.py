@@ -190,7 +190,7 @@ def pair_function(single: Single, general: Callable[[Tensor, Any], Any]) -> Call
     def first_time(self: Tensor, other: Tensor, key: Any) -> Any:
         result = general(self, other)
         found = single(self._aval.ndim, other._aval.ndim)
-        if found is not None and self._aval.dtype == other._aval.dtype:
+        if found is not None and self._aval.dtype == other._aval.dtype and not (self.is_traced or other.is_traced):
             primitive, changed, params = found
             avals = (other._aval, self._aval) if changed else (self._aval, other._aval)
             keep_plan(turned if changed else straight, key, plan_for(primitive, avals, params))

@@ -78,16 +78,12 @@ class _CallRecorder(NodeRecorder):
         self.out_avals = tuple(make_aval(a.shape, a.dtype) for a in out_avals)
         self.outputs = len(out_avals)
         self.fresh = (True,) * len(needs)
-        self._all_reached = [True] * len(needs)
-        self._compiled: Compiled | None = None  # the pullback, for cotangents that are arrays without masks
+        # the pullback, for cotangents that are arrays without masks, by which results have one
+        self._compiled: dict[tuple[bool, ...], Compiled] = {}
 
-    def _complete(self, g: Any) -> tuple[list[Any], list[bool]]:
-        """The cotangents of all results, and which of the inputs get one: not those that only other results depend on."""
-        if self.outputs == 1:
-            return [g], self._all_reached
-        rows = [row for x, row in zip(g, self.pullback.depends, strict=True) if x is not None]
-        full = [np.zeros(a.shape, a.dtype) if x is None else x for x, a in zip(g, self.out_avals, strict=True)]
-        return full, [any(column) for column in zip(*rows, strict=True)]
+    def _cotangents_of(self, g: Any) -> list[Any]:
+        """The cotangents of all results; None where nothing arrived, which is another gradient than that of zeros."""
+        return [g] if self.outputs == 1 else list(g)
 
     def _arrays(self, node: GradNode) -> list[Any]:
         """The arguments and captured tensors, as they were; raises where one that is read now is not what it was."""
@@ -109,24 +105,22 @@ class _CallRecorder(NodeRecorder):
 
     def run(self, node: GradNode, g: Any) -> Sequence[Any]:
         """The cotangents of the tracked arguments and captured tensors, as arrays."""
-        given, reached = self._complete(g)
+        given = self._cotangents_of(g)
         arrays = self._arrays(node)
         if (traces and is_within_trace()) or (overrides and kernel_mode() != "compiled"):
-            tensors = self.pullback.function(self._tensors(arrays), [*map(wrap, given)], [])
-            found = [None if t is None else t._value for t in tensors]
-        else:
-            found = self._cotangents([*arrays, *given], given)
-        return (
-            found if reached is self._all_reached else [x if r else None for x, r in zip(found, reached, strict=True)]
-        )
+            tensors = self.pullback.function(self._tensors(arrays), [*map(_wrapped, given)], [])
+            return [None if t is None else t._value for t in tensors]
+        return self._usual(arrays, given)
 
-    def _cotangents(self, arrays: list[Any], given: list[Any]) -> list[Any]:
-        """What the compiled pullback gives: the usual case, without a look at arguments that are known."""
-        compiled = self._compiled
+    def _usual(self, arrays: list[Any], given: list[Any]) -> list[Any]:
+        """What the compiled pullback gives, without a look at arguments that are known."""
+        key = tuple([x is not None for x in given])
+        compiled = self._compiled.get(key)
         if compiled is None or not compiled.holds:
-            arguments = self._tensors(arrays[: len(self.given)]), [*map(wrap, given)], list[Tensor]()
-            compiled = self._compiled = self.pullback.function.compiled_for(*arguments)
-        usable = [x if x.flags.num & USABLE == USABLE else np.array(x, order="C") for x in arrays]
+            arguments = self._tensors(arrays), [*map(_wrapped, given)], list[Tensor]()
+            compiled = self._compiled[key] = self.pullback.function.compiled_for(*arguments)
+        all_arrays = (*arrays, *[x for x in given if x is not None])
+        usable = [x if x.flags.num & USABLE == USABLE else np.array(x, order="C") for x in all_arrays]
         return compiled.rebuilt(compiled.executable(usable))  # type: ignore[no-any-return]
 
     def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
@@ -136,11 +130,14 @@ class _CallRecorder(NodeRecorder):
             for at, i in enumerate(self.needs):
                 value = values[self.given.index(i)]
                 value._edge, value._slot = node.edges[at], node.slots[at] if node.slots else 0
-        given, reached = self._complete(g)
-        cotangents = [x if isinstance(x, Tensor) else make(x, aval_of(x)) for x in given]
+        cotangents = [*map(_wrapped, self._cotangents_of(g))]
         masks = [] if mask is None else [mask.get()]
-        found = self.pullback.function(values, cotangents, masks)
-        return [None if t is None or not r else (t, None) for t, r in zip(found, reached, strict=True)]
+        return [None if t is None else (t, None) for t in self.pullback.function(values, cotangents, masks)]
+
+
+def _wrapped(cotangent: Any) -> Tensor | None:
+    """A cotangent as a tensor, if there is one."""
+    return cotangent if cotangent is None or isinstance(cotangent, Tensor) else wrap(cotangent)
 
 
 def another_program(name: str) -> GraphError:
@@ -181,13 +178,14 @@ def pullback_function(
     reached: Sequence[int],
     hidden: Sequence[int],
 ) -> Callable[..., list[Any]]:
-    """The function from arguments (and ``hidden`` captured tensors after them), cotangents of the float results and masks
-    of them (or none) to the cotangents of what is ``reached`` among the tracked ones, which are at ``needs``; None where
-    a rule gives none."""
+    """The function from arguments (and ``hidden`` captured tensors after them), cotangents of the results (None: no part of
+    it) and masks of them (or none) to the cotangents of what is ``reached`` among the tracked ones, which are at ``needs``;
+    None where nothing arrives."""
     moved = [[*range(count), *hidden].index(i) for i in needs]
     kinds = () if compiled.answers is None else compiled.answers.regime.kinds
 
-    def pull(values: tuple[Tensor, ...], cotangents: list[Tensor], masks: list[Tensor]) -> list[Any]:
+    def pull(values: tuple[Tensor, ...], cotangents: list[Tensor | None], masks: list[Tensor]) -> list[Any]:
+        given = [c for c in cotangents if c is not None]
         bound = compiled.bindings.now(compiled.sources)
         here = enumerate(compiled.sources, count)
         if bound is None or not all(i in hidden or bound[i - count] is t for i, t in here):
@@ -222,12 +220,13 @@ def pullback_function(
             results = flatten(function(*args, **kwargs))[0]
             tensors = [as_tensor(r) for r in results if isinstance(r, Tensor | np.ndarray | np.generic)]
             _check_program(name, compiled, inputs, stand_ins, tensors)
+            tensors = [t for t, c in zip(tensors, cotangents, strict=True) if c is not None]
             # where nothing flows back nothing may flow on, whatever the derivatives are
             return [where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)] if masks else tensors
 
         with compiled.bindings.own_changes(), standing_in() as table:
             forget_plans()  # see keep_plan
-            found = vjp_or_none(part, [values[i] for i in moved])[1](cotangents)
+            found = vjp_or_none(part, [values[i] for i in moved])[1](given)
             return [x for i, x in zip(needs, found, strict=True) if i in reached]
 
     return pull
