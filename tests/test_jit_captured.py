@@ -2361,3 +2361,21 @@ def test_a_rule_that_gives_none_beside_another_result() -> None:
     assert v.grad is None
     second.sum().backward()
     close(v.grad, [2.0, 2.0, 2.0])
+
+
+_COUNT, _MASK = jg.tensor(2), jg.tensor([1.0, 0.0, 3.0], requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: jg.zeros(_COUNT.detach()) + x[:2], X[:2]),
+        (lambda x: jg.repeat(x, _COUNT.detach()), np.repeat(X, 2)),
+        (lambda x: jg.tile(x, _COUNT.detach()), np.tile(X, 2)),
+        (lambda x: x[np.nonzero(_MASK.detach())], X[[0, 2]]),
+        (lambda x: jg.vjp(lambda u: u * u, x.astype(np.float32))[1](_MASK.detach())[0], 2 * X * [1, 0, 3]),
+    ],
+)
+def test_python_reads_what_an_operation_is_given_detached(function: Callable[..., Any], expected: Any) -> None:
+    """Where a value decides shapes, it is that of the detached tensor."""
+    np.testing.assert_allclose(np.asarray(jit(function)(X)), expected, rtol=1e-6)

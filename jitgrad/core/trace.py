@@ -15,6 +15,7 @@ from jitgrad.core.graph import Atom, Constant, Graph, Tracer, is_number
 from jitgrad.core.modes import grad_mode
 
 __all__ = [
+    "alias_of",
     "atom_of",
     "current_graph",
     "is_any_replaced",
@@ -94,6 +95,12 @@ def operand_for(tensor: Any) -> Any:
         _, copy, value, read = alias
         return value if same_bytes(tensor._value, copy) else read()  # NumPy has written it meanwhile
     return stand_in(tensor)
+
+
+def alias_of(value: Any) -> Any:
+    """The detached alias of a captured tensor that a traced value is read for, whose values Python may read; else None."""
+    graph = _current.get()
+    return None if graph is None else next((a for a, _, v, _ in graph.aliases.values() if v is value), None)
 
 
 def is_any_replaced() -> bool:

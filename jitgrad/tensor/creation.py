@@ -9,7 +9,7 @@ import numpy as np
 
 from jitgrad.core.aval import aval_of, check_dtype
 from jitgrad.core.modes import grad_mode
-from jitgrad.core.trace import current_graph
+from jitgrad.core.trace import alias_of, current_graph
 from jitgrad.errors import ArgumentError, DtypeError, GradientWarning, UnsupportedError
 from jitgrad.ops.linear import convert, copy_of
 from jitgrad.tensor.operands import as_tensor
@@ -42,12 +42,13 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False) -> Tens
             if found.dtype != wanted:
                 return convert(found, dtype=wanted)  # type: ignore[no-any-return]
             return copy_of(found) if isinstance(data, Tensor) else found
-        warnings.warn(
-            "jg.tensor(..., requires_grad=True) of tracked data makes a new leaf through which no gradient flows back; "
-            "say x.detach().clone().requires_grad_() if that is meant, or leave requires_grad out",
-            GradientWarning,
-            stacklevel=2,
-        )
+        if alias_of(found) is None:  # detached data has no gradient to lose
+            warnings.warn(
+                "jg.tensor(..., requires_grad=True) of tracked data makes a new leaf through which no gradient flows back; "
+                "say x.detach().clone().requires_grad_() if that is meant, or leave requires_grad out",
+                GradientWarning,
+                stacklevel=2,
+            )
     graph = current_graph()
     if graph is not None and not requires_grad:
         return convert(found, dtype=wanted) if found.dtype != wanted else copy_of(found)  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from jitgrad.autodiff.node import Edge, GradNode, Leaf
 from jitgrad.core.aval import ShapedArray, is_float
 from jitgrad.core.graph import Tracer
 from jitgrad.core.modes import note_question, questions
-from jitgrad.core.trace import current_graph, note_read
+from jitgrad.core.trace import alias_of, current_graph, note_read
 from jitgrad.errors import DtypeError, GradientWarning, GraphError, ShapeError, TracedValueError, user_line
 
 __all__ = ["Tensor"]
@@ -293,6 +293,8 @@ class Tensor:
     def _array(self, what: str) -> np.ndarray[Any, Any]:
         """The ndarray behind an eager tensor."""
         if isinstance(self._value, Tracer):
+            if (alias := alias_of(self)) is not None:
+                return alias._array(what)  # type: ignore[no-any-return]
             raise TracedValueError(
                 f"{what} of a traced value at {user_line()}: it stands for any number, so Python cannot decide on it. Choose "
                 "with jg.where(condition, a, b), or name the argument in static_argnums"
