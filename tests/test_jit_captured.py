@@ -2373,6 +2373,7 @@ _COUNT, _MASK = jg.tensor(2), jg.tensor([1.0, 0.0, 3.0], requires_grad=True)
         (lambda x: jg.repeat(x, _COUNT.detach()), np.repeat(X, 2)),
         (lambda x: jg.tile(x, _COUNT.detach()), np.tile(X, 2)),
         (lambda x: x[np.nonzero(_MASK.detach())], X[[0, 2]]),
+        (lambda x: x * np.asarray(jg.asarray(_MASK.detach())), X * [1, 0, 3]),
         (lambda x: jg.vjp(lambda u: u * u, x.astype(np.float32))[1](_MASK.detach())[0], 2 * X * [1, 0, 3]),
     ],
 )

@@ -15,7 +15,7 @@ from jitgrad.autodiff.reverse import sweep
 from jitgrad.core.aval import aval_of
 from jitgrad.core.graph import Tracer, is_number
 from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode, transforming
-from jitgrad.core.trace import current_graph, is_tracing, note_alias, stand_in
+from jitgrad.core.trace import alias_of, current_graph, is_tracing, note_alias, stand_in
 from jitgrad.errors import (
     ArgumentError,
     ConversionError,
@@ -325,6 +325,8 @@ def numpy(self: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     explicitly, as does ``force=True``. The array is read-only while its memory is kept for a backward.
     """
     if isinstance(self._value, Tracer):
+        if (alias := alias_of(self)) is not None:
+            return numpy(alias, force=force)
         raise TracedValueError(
             f"numpy() of a traced value at {user_line()}: it stands for any number, and there is no array behind it. Use "
             f"jitgrad functions; {_BUILD}"

@@ -49,7 +49,7 @@ __all__ = ["JitFunction", "jit"]
 
 _DEBUG: Final = 10  # logging.DEBUG
 _TEMPORARY: Final = 3  # references to what only a list of pairs refers to, while the pairs are looped over
-_OF_INNER: Final = (
+_OWN_REFERENCES: Final = (
     4  # references that ``_compile`` has to a tensor that the traced function made, but for constants and results
 )
 
@@ -253,7 +253,7 @@ class JitFunction:
         sources = {id(c.source): c.source for c in constants}
         # what the function itself made requires grad inside of it alone
         inner = [t for t in sources.values() if t._edge is not None and t._edge.tick >= start]
-        kept = any(sys.getrefcount(t) > _OF_INNER + _count(t, constants, results) for t in inner)
+        kept = any(sys.getrefcount(t) > _OWN_REFERENCES + _count(t, constants, results) for t in inner)
         outer = [t for t in sources.values() if t._edge is None or t._edge.tick < start]
         if (
             edges is not None

@@ -3,7 +3,7 @@
 Inside of a transform arguments are private tensors: writing to them changes neither the caller's memory nor a leaf of the
 caller's graph. Each differentiated one hangs on an input node of its own, where its gradient is caught; the node is linked
 to the caller's graph, so that transforms nest. Results are what the arguments were: ndarrays and numbers where these
-came in, tensors where tensors came in or a tracked tensor was captured.
+came in, tensors where tensors came in or a tracked tensor was captured and the caller records.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Watch:
         if count == _MANY:
             self._say(
                 f"{self.function} was traced {_MANY} times because {place} keeps changing, which its code names: a number, a "
-                "function, a container, what NumPy makes of an array, and what detach() makes of a tensor are part of the "
+                "function, a container, what NumPy makes of an array, and tensors that the function itself makes are part of the "
                 "program. To avoid it: pass it as an argument, or make an array of it that meets traced values, which is read "
                 "again at each call"
             )
