@@ -22,6 +22,7 @@ __all__ = [
     "grad_mode",
     "in_backward",
     "is_grad_enabled",
+    "may_record",
     "no_grad",
     "note_question",
     "questions",
@@ -77,6 +78,11 @@ def is_grad_enabled() -> bool:
     """
     note_question()
     return bool(grad_mode.get())
+
+
+def may_record() -> bool:
+    """Whether operations on tensors that require grad are recorded here, or in some calls of what is traced."""
+    return grad_mode.get() is not False
 
 
 def recording_mode() -> bool | str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jitgrad.autodiff.forward import push_recorded
-from jitgrad.core.modes import FORWARD, forward, grad_mode, transforming
+from jitgrad.core.modes import FORWARD, forward, grad_mode, may_record, transforming
 from jitgrad.errors import ArgumentError, DtypeError, ShapeError
 from jitgrad.ops.linear import convert
 from jitgrad.tensor import Tensor, as_tensor
@@ -33,7 +33,8 @@ class Linearized:
             transforming.reset(inside)
         leaves, self.structure = flatten(value)
         self.outputs: list[Tensor] = [as_tensor(leaf, f"{what}, value of the function") for leaf in leaves]
-        self.linked = is_linked(self.outputs, inputs)
+        self.as_tensors = is_linked(self.outputs, inputs)
+        self.linked = self.as_tensors and may_record()
         inputs.close()
 
     def value(self, as_tensors: bool) -> Any:
@@ -44,7 +45,7 @@ class Linearized:
         """The tangents of the results; zeros where they do not move. None stands for an argument that does not move,
         which contributes nothing, whatever its derivative is."""
         given = {i: t for i, t in zip(self.inputs.targets, tangents, strict=True) if t is not None}
-        record = self.linked or any(t._edge is not None for t in given.values())
+        record = (self.linked or any(t._edge is not None for t in given.values())) and may_record()
         targets = [(y._edge, y._slot) for y in self.outputs]
         in_forward = forward.set(forward.get())
         token = grad_mode.set((FORWARD if forward.get() else True) if record else False)
@@ -114,7 +115,7 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
 def _linearize(function: Callable[..., Any], primals: tuple[Any, ...], what: str) -> tuple[Any, Callable[..., Any]]:
     inputs = differentiated(primals, tuple(range(len(primals))), what)
     linear = Linearized(function, inputs, {}, what)
-    as_tensors = linear.linked or wants_tensors(primals)
+    as_tensors = linear.as_tensors or wants_tensors(primals)
 
     def push(*tangents: Any) -> Any:
         given = checked_tangents(tangents, inputs, inputs.structures, what)

@@ -11,7 +11,7 @@ import numpy as np
 from jitgrad.autodiff.reverse import reachable
 from jitgrad.core.aval import aval_of
 from jitgrad.core.dispatch import constant
-from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode
+from jitgrad.core.modes import anomaly_mode, grad_mode, may_record, recording_mode
 from jitgrad.errors import ArgumentError
 from jitgrad.ops.linear import expand, join, permute, pile, place_diagonal, reshape_to, slice_view
 from jitgrad.tensor import Tensor, as_tensor
@@ -104,7 +104,8 @@ def _rebuild(blocks: list[list[Tensor]], structure: Structure, inputs: Inputs, a
 def _rev(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], args: Any, what: str) -> Any:
     leaves, structure = flatten(call_recorded(function, inputs, kwargs))
     outputs = [as_tensor(leaf, f"{what}, value of the function") for leaf in leaves]
-    linked = is_linked(outputs, inputs)
+    as_tensors = is_linked(outputs, inputs)
+    linked = as_tensors and may_record()
     inputs.close()
 
     def block(y: Tensor) -> list[Tensor]:
@@ -113,7 +114,7 @@ def _rev(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], a
         rows = _of_all_seeds(lambda seed: pull([y], [seed], inputs, True, linked), y, (y, *inputs.leaves), linked)
         return [r if y.ndim == 1 else reshape_to(r, shape=(*y.shape, *r.shape[1:])) for r in rows]
 
-    return _rebuild([block(y) for y in outputs], structure, inputs, linked or wants_tensors(args))
+    return _rebuild([block(y) for y in outputs], structure, inputs, as_tensors or wants_tensors(args))
 
 
 def _fwd(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], args: Any, what: str) -> Any:
@@ -132,7 +133,7 @@ def _fwd(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], a
 
     columns = [block(j, leaf) for j, leaf in enumerate(inputs.leaves)]
     blocks = [[column[i] for column in columns] for i in range(len(outputs))]
-    return _rebuild(blocks, linear.structure, inputs, linear.linked or wants_tensors(args))
+    return _rebuild(blocks, linear.structure, inputs, linear.as_tensors or wants_tensors(args))
 
 
 def _axes_last(columns: Tensor, shape: Sequence[int]) -> Tensor:

@@ -97,6 +97,9 @@ class JitFunction:
         compiled = self._lookup(arguments)
         inputs = [*arguments.tensors, *compiled.sources]
         needs = tuple([i for i, t in enumerate(inputs) if t._edge is not None])
+        if needs and not arguments.has_tensors:  # then results are tensors only where they lead back to a captured one
+            count = len(arguments.tensors)
+            needs = tuple([i for i in needs if i - count not in compiled.cut])
         pullback = None
         if needs and grad_mode.get():
             pullback = None if forward.get() else self._pullback(arguments, compiled, needs)
@@ -104,6 +107,9 @@ class JitFunction:
                 return self._general(args, kwargs)  # it is another program where it is recorded: that one
             if pullback is None:  # recorded operation by operation, as tangents need it
                 return self._inlined(arguments, inputs)
+            if not arguments.has_tensors and not pullback.needs:  # read under no_grad
+                compiled.cut.update([i - len(arguments.tensors) for i in needs])
+                needs, pullback = (), None
         plain_call = not needs and not kwargs and not self._any_static and compiled.answers is None
         if plain_call and kernel_mode() == "compiled":
             self._short.remember(args, compiled)

@@ -3,7 +3,7 @@
 Inside of a transform arguments are private tensors: writing to them changes neither the caller's memory nor a leaf of the
 caller's graph. Each differentiated one hangs on an input node of its own, where its gradient is caught; the node is linked
 to the caller's graph, so that transforms nest. Results are what the arguments were: ndarrays and numbers where these
-came in, tensors where tensors came in or a tracked tensor was captured and the caller records.
+came in, tensors where tensors came in or a tracked tensor was captured.
 """
 
 from __future__ import annotations
@@ -192,10 +192,8 @@ def scalar_result(value: Any, what: str) -> Tensor:
 
 
 def is_linked(tensors: Sequence[Tensor], inputs: Inputs) -> bool:
-    """Whether results depend on tracked values besides the private inputs, and the caller records what depends on these:
-    then gradients must be recorded too."""
-    if grad_mode.get() is False:
-        return False
+    """Whether results depend on tracked values besides the private inputs: then all results are tensors, and gradients are
+    recorded where the caller records."""
     own = {t._edge for t in inputs._caught}
     if any(node.edges for node in own if isinstance(node, GradNode)):
         return True

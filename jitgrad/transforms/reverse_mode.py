@@ -9,7 +9,7 @@ from typing import Any
 from jitgrad.autodiff.reverse import sweep
 from jitgrad.core.aval import aval_of
 from jitgrad.core.dispatch import constant
-from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode, transforming
+from jitgrad.core.modes import anomaly_mode, grad_mode, may_record, recording_mode, transforming
 from jitgrad.errors import ArgumentError
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.graph_methods import starting_cotangent
@@ -100,10 +100,11 @@ def _value_and_grad(
         result = call_recorded(function, inputs, kwargs)
         value, aux = _split_aux(result, what) if has_aux else (result, None)
         scalar = scalar_result(value, what)
-        linked = is_linked([scalar], inputs)
+        as_tensors = is_linked([scalar], inputs)
+        linked = as_tensors and may_record()
         gradients = pull([scalar], [starting_cotangent(scalar, None, what)], inputs, False, linked)
         inputs.close()
-        as_tensors = linked or wants_tensors(args)
+        as_tensors = as_tensors or wants_tensors(args)
         shown = leave(scalar if linked else scalar.detach(), as_tensors)
         gradient = inputs.rebuilt([leave(g, as_tensors) for g in gradients])
         if has_aux:
@@ -173,8 +174,9 @@ def _vjp(function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, 
     value, aux = _split_aux(result, "vjp") if has_aux else (result, None)
     leaves, structure = flatten(value)
     outputs = [as_tensor(leaf, "vjp, value of the function") for leaf in leaves]
-    linked = is_linked(outputs, inputs)
-    as_tensors = linked or wants_tensors(primals)
+    as_tensors = is_linked(outputs, inputs)
+    linked = as_tensors and may_record()
+    as_tensors = as_tensors or wants_tensors(primals)
     inputs.close()
 
     def pulled(cotangent: Any) -> Any:
@@ -182,9 +184,10 @@ def _vjp(function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, 
         if shape != structure:
             raise ArgumentError(f"vjp: a cotangent like {shape} for a value like {structure}")
         cotangents = [starting_cotangent(y, c, "vjp") for y, c in zip(outputs, given, strict=True)]
-        record = linked or any(c._edge is not None for c in cotangents)
+        tracked = any(c._edge is not None for c in cotangents)
+        record = (linked or tracked) and may_record()
         gradients = pull(outputs, cotangents, inputs, True, record, unused)
-        return inputs.rebuilt([leave(g, as_tensors or record) for g in gradients])
+        return inputs.rebuilt([leave(g, as_tensors or tracked) for g in gradients])
 
     shown = structure.unflatten([leave(y if linked else y.detach(), as_tensors) for y in outputs])
     return (shown, pulled, _outside(aux, linked, as_tensors)) if has_aux else (shown, pulled)

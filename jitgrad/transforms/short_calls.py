@@ -121,7 +121,8 @@ class ShortCalls:
         conditions += [
             f"source{i}._edge is not None"
             for i, source in enumerate(compiled.sources)
-            if not (bindings.is_array[i] and is_number(source._value))  # a number of the program, which nobody has
+            if i not in compiled.cut
+            and not (bindings.is_array[i] and is_number(source._value))  # a number of the program, which nobody has
         ]
         if conditions:
             lines.append(f"    if {' or '.join(conditions)}: return general(({arguments}{',' if args else ''}), {{}})")
