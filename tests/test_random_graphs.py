@@ -495,6 +495,49 @@ def test_a_zero_cotangent_alone_is_no_structural_zero(mode: str, create_graph: b
     assert got[1] == 1.0
 
 
+SEVERAL: dict[str, tuple[Callable[[Any], Any], list[float]]] = {
+    # what is made of two results, both with an infinite derivative at the zeros, and what that gives for [0, 4, 9, 0]
+    "first": (lambda r, s: r[1:3].sum(), [0.0, 1 / 4, 1 / 6, 0.0]),
+    "second": (lambda r, s: s[1:3].sum(), [0.0, 1 / 4, 1 / 9, 0.0]),
+    "both": (
+        lambda r, s: r[1:3].sum() + jg.where(np.array([False, True, False, False]), s, 0.0).sum(),
+        [0, 1 / 2, 1 / 6, 0],
+    ),
+    "whole second": (lambda r, s: r[1:3].sum() + s.sum(), [np.inf, 1 / 2, 1 / 6 + 1 / 9, np.inf]),
+    "added up": (lambda r, s: r[1:3].sum() + r[:3].sum() + s[1:2].sum(), [np.inf, 3 / 4, 1 / 3, 0.0]),
+    "added up late": (lambda r, s: r.sum() + r[1:3].sum(), [np.inf, 1 / 2, 1 / 3, np.inf]),
+}
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("wrapped", [jg.jit, jg.checkpoint, lambda f: jg.jit(jg.checkpoint(f))])
+@pytest.mark.parametrize("name", sorted(SEVERAL))
+def test_structural_zeros_come_into_functions_of_several_results(
+    name: str, wrapped: Callable[..., Any], create_graph: bool
+) -> None:
+    used, expected = SEVERAL[name]
+    function = wrapped(lambda x: (jg.sqrt(x), x > 1.0, jg.log(x)))
+    x = jg.tensor([0.0, 4.0, 9.0, 0.0], requires_grad=True)
+    roots, _, logarithms = function(x)
+    used(roots, logarithms).backward(create_graph=create_graph)
+    assert x.grad is not None
+    found = x.grad.numpy(force=True).copy()
+    x.grad = None
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("wrapped", [jg.jit, jg.checkpoint])
+def test_hooks_and_structural_zeros_of_several_results(wrapped: Callable[..., Any]) -> None:
+    function = wrapped(lambda x: (jg.sqrt(x), jg.log(x)))
+    x = jg.tensor([0.0, 1.0, 4.0], requires_grad=True)
+    roots, logarithms = function(x)
+    roots.register_hook(lambda g: g * 2.0)
+    logarithms.register_hook(lambda g: g + np.array([0.0, 1.0, 0.0]))
+    (roots[1:].sum() + logarithms[2:].sum()).backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.0, 2.0, 0.75]
+
+
 @pytest.mark.parametrize("mode", ["python", "compiled"])
 def test_structural_zeros_intersect_where_cotangents_add_up(mode: str) -> None:
     with kernels(mode):

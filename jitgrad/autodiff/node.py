@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
-from jitgrad.autodiff.rules import Mask
 from jitgrad.core.dispatch import wrap
 from jitgrad.errors import NotDifferentiableError
 
@@ -46,6 +45,9 @@ class NodeRecorder:
     outputs: int = 1
     fresh: tuple[bool, ...]  # which of the cotangents of ``run`` are contiguous arrays that nobody else has
     masks: bool = False  # structural zeros arise here, or are caught: ``values`` is run where they can go on
+    each_masked: bool = (
+        False  # of several results: ``values`` takes a mask for each, or None for all (else they end here)
+    )
     plain: bool = False  # those of the cotangent pass through as they are
     # of views of a part: the place in a cotangent of the operand to which that of the result is added
     part: Callable[[Any], Any] | None = None
@@ -62,7 +64,7 @@ class NodeRecorder:
         lifted = wrap(g) if self.outputs == 1 else [None if x is None else wrap(x) for x in g]
         return [None if pair is None else pair[0]._value for pair in self.values(node, lifted, None, False)]
 
-    def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> Sequence[Any]:
+    def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
         """The cotangents as tensors, each with its mask; ``record``: they can be differentiated again."""
         raise NotImplementedError
 

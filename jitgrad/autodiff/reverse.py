@@ -89,7 +89,7 @@ class _Sweep:
         self.anomaly = check_finite
         self.retained: list[tuple[GradNode, int, Any]] = []
         self.pending: dict[Edge, Any] = {}
-        self.masks: dict[Edge, Mask] = {}
+        self.masks: dict[Edge, Any] = {}  # a mask, or a list of one for each of several results
         self.owned: set[Edge] = set()
         self.heap: list[tuple[int, GradNode]] = []
         self.only: set[Any] | None = None
@@ -102,13 +102,14 @@ class _Sweep:
             if slots is None:
                 slots = pending[edge] = [None] * edge.recorder.outputs
                 heappush(self.heap, (-edge.tick, edge))
-            slots[slot] = (
-                cotangent
-                if slots[slot] is None
-                else np.asarray(slots[slot] + cotangent)
-                if not self.record
-                else slots[slot] + cotangent
-            )
+            before = slots[slot]
+            if before is None:
+                slots[slot] = cotangent
+            else:
+                slots[slot] = before + cotangent if self.record else np.asarray(before + cotangent)
+            if edge.recorder.each_masked and (mask is not None or edge in self.masks):
+                masks = self.masks.setdefault(edge, [None] * edge.recorder.outputs)
+                masks[slot] = mask if before is None else union(masks[slot], mask)
             return
         old = pending.get(edge)
         if old is None:
@@ -173,7 +174,7 @@ class _Sweep:
             elif fresh[i]:
                 self.owned.add(edge)
 
-    def _visit_masked(self, node: GradNode, g: Any, mask: Mask | None, edges: tuple[Edge, ...]) -> None:
+    def _visit_masked(self, node: GradNode, g: Any, mask: Any, edges: tuple[Edge, ...]) -> None:
         slots = node.slots
         found = self._values(node, g, mask)
         if self.anomaly:
@@ -182,7 +183,7 @@ class _Sweep:
             if pair is not None and (self.only is None or edge in self.only):
                 self.add(edge, slots[i] if slots else 0, pair[0], pair[1], False)
 
-    def _values(self, node: GradNode, g: Any, mask: Mask | None) -> list[Any]:
+    def _values(self, node: GradNode, g: Any, mask: Any) -> list[Any]:
         if self.record:
             return list(node.recorder.values(node, g, mask, True))
         if node.recorder.plain and mask is not None:
@@ -208,9 +209,15 @@ class _Sweep:
             tensor = value if self.record else wrap(value)
             if hooks:
                 tensor = _through_hooks(hooks, tensor)
-                mask = self.masks.pop(node, None)
-                if mask is not None and not tensor.is_traced:  # a hook may put something where there was nothing
-                    self.masks[node] = union_of_values(mask, tensor)
+                masks = self.masks.pop(node, None)
+                mask = masks[slot] if many and masks else masks
+                # a hook may put something where there was nothing
+                mask = None if mask is None or tensor.is_traced else union_of_values(mask, tensor)
+                if many and masks:
+                    masks[slot] = mask
+                    self.masks[node] = masks
+                elif mask is not None:
+                    self.masks[node] = mask
             if retained:
                 # stored at the end: a sweep that fails on the way changes nothing
                 self.retained.append((node, slot, tensor if self.record else wrap(tensor._value.copy())))

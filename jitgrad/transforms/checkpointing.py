@@ -267,6 +267,7 @@ class _Recorder(NodeRecorder):
     """The recorder of the node of a checkpointed call."""
 
     masks = True
+    each_masked = True
 
     def __init__(
         self,
@@ -289,7 +290,7 @@ class _Recorder(NodeRecorder):
         self.outputs = outputs
         self.fresh = (False,) * (len(moving) + len(captured))
 
-    def values(self, node: GradNode, g: Any, mask: Mask | None, record: bool) -> Sequence[Any]:
+    def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
         """The cotangents as tensors, each with its mask."""
         assert node.edges is not None
         origins: list[Origin] = list(node.next_functions)
@@ -304,9 +305,10 @@ class _Recorder(NodeRecorder):
             )
         run.cut(dict(zip(captured, run.passages[len(self.moving) :], strict=True)))
         starts = []
-        for r, cotangent in zip(run.results, [g] if self.outputs == 1 else g, strict=True):
+        cotangents, masks = ([g], [mask]) if self.outputs == 1 else (g, mask or [None] * self.outputs)
+        for r, cotangent, own in zip(run.results, cotangents, masks, strict=True):
             if cotangent is not None and r._edge is not None:
-                start = GradNode(_Start(mask), (r._edge,), (), (r._slot,) if r._slot else None)
+                start = GradNode(_Start(own), (r._edge,), (), (r._slot,) if r._slot else None)
                 starts.append((start, 0, cotangent if record else cotangent._value))
         if starts:
             targets: list[Any] = [(run.border, 0)]

@@ -59,6 +59,7 @@ class _CallRecorder(NodeRecorder):
     tensors."""
 
     compiled = True
+    each_masked = True
 
     def __init__(
         self,
@@ -131,7 +132,9 @@ class _CallRecorder(NodeRecorder):
                 value = values[self.given.index(i)]
                 value._edge, value._slot = node.edges[at], node.slots[at] if node.slots else 0
         cotangents = [*map(_wrapped, self._cotangents_of(g))]
-        masks = [] if mask is None else [mask.get()]
+        each: list[Any] = mask if isinstance(mask, list) else [mask] * self.outputs
+        masks = [None if m is None else m.get() for m, c in zip(each, cotangents, strict=True) if c is not None]
+        masks = [] if all(m is None for m in masks) else masks
         return [None if t is None else (t, None) for t in self.pullback.function(values, cotangents, masks)]
 
 
@@ -178,13 +181,16 @@ def pullback_function(
     reached: Sequence[int],
     hidden: Sequence[int],
 ) -> Callable[..., list[Any]]:
-    """The function from arguments (and ``hidden`` captured tensors after them), cotangents of the results (None: no part of
-    it) and masks of them (or none) to the cotangents of what is ``reached`` among the tracked ones, which are at ``needs``;
-    None where nothing arrives."""
+    """The gradient of a call as a function.
+
+    It takes the arguments, with the ``hidden`` captured tensors after them; the cotangents of the results, None for those
+    that are no part of it; and masks of the others, None for those without (empty: all are). It gives the cotangents of
+    what is ``reached`` among the tracked arguments and captured tensors, which are at ``needs``; None where nothing arrives.
+    """
     moved = [[*range(count), *hidden].index(i) for i in needs]
     kinds = () if compiled.answers is None else compiled.answers.regime.kinds
 
-    def pull(values: tuple[Tensor, ...], cotangents: list[Tensor | None], masks: list[Tensor]) -> list[Any]:
+    def pull(values: tuple[Tensor, ...], cotangents: list[Tensor | None], masks: list[Tensor | None]) -> list[Any]:
         given = [c for c in cotangents if c is not None]
         bound = compiled.bindings.now(compiled.sources)
         here = enumerate(compiled.sources, count)
@@ -222,7 +228,9 @@ def pullback_function(
             _check_program(name, compiled, inputs, stand_ins, tensors)
             tensors = [t for t, c in zip(tensors, cotangents, strict=True) if c is not None]
             # where nothing flows back nothing may flow on, whatever the derivatives are
-            return [where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)] if masks else tensors
+            if masks:
+                tensors = [t if m is None else where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)]
+            return tensors
 
         with compiled.bindings.own_changes(), standing_in() as table:
             forget_plans()  # see keep_plan
