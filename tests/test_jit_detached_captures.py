@@ -120,3 +120,75 @@ def test_no_grad_around_a_pull_or_push(around_all: bool) -> None:
         found = moved(np.ones(3))
         assert found.requires_grad is not around_all
         assert moved(w).requires_grad
+
+
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jitted"])
+def test_a_captured_tensor_that_requires_grad_later(jitted: bool) -> None:
+    """What a transform detached, since nothing was there to lead back to, is traced anew."""
+    w = jg.tensor([1.0, 2.0, 3.0])
+    function: Any = lambda x: jg.vjp(lambda u: u * u * w, x)[0]  # noqa: E731
+    function = jit(function) if jitted else function
+    assert type(function(X)) is np.ndarray
+    w.requires_grad_(True)
+    for _ in range(2):
+        w.grad = None
+        function(X).sum().backward()
+        close(w.grad, X * X)
+
+
+def _flags(tree: Any) -> list[bool]:
+    """Whether each tensor in nested tuples requires grad."""
+    return [f for part in tree for f in _flags(part)] if isinstance(tree, tuple) else [tree.requires_grad]
+
+
+def _pair(u: Any, v: Any) -> Any:
+    return u * u, v * v
+
+
+def _sum(u: Any, v: Any) -> Any:
+    return (u**3).sum() + (v**3).sum()
+
+
+@pytest.mark.parametrize("wrapped", [lambda f: f, jit], ids=["eager", "jitted"])
+@pytest.mark.parametrize(
+    ("transformed", "expected"),
+    [
+        (lambda a, b: jg.jvp(lambda u, v: u * v.detach(), (a, b), (a, a)), [False, False]),
+        (lambda a, b: jg.vjp(lambda u, v: u * v.detach(), a, b)[0], [False]),
+        (lambda a, b: jg.vjp(lambda u, v: u * u * v.detach(), a, b)[1](a), [False, False]),
+        (jg.value_and_grad(lambda u, v: (u * u * v.detach()).sum(), (0, 1)), [False, False, False]),
+        (jg.value_and_grad(_sum, (0, 1)), [True, False, True]),
+        (lambda a, b: jg.jvp(_pair, (a, b), (a, a)), [False, True, False, True]),
+        (lambda a, b: jg.linearize(_pair, a, b)[1](a, a), [False, True]),
+        (jg.jacrev(_pair, (0, 1)), [False, False, False, True]),
+        (jg.jacfwd(_pair, (0, 1)), [False, False, False, True]),
+        (jg.hessian(_sum, (0, 1)), [False, False, False, True]),
+        (lambda a, b: jg.value_and_grad(lambda u: ((u * u).sum(), b * 2.0), has_aux=True)(a), [False, True, False]),
+        (lambda a, b: jg.value_and_grad(lambda u: b[0])(a), [True, False]),
+    ],
+)
+def test_results_of_transforms_require_grad_where_they_lead_back(
+    transformed: Callable[..., Any], expected: list[bool], wrapped: Callable[..., Any]
+) -> None:
+    """Of two arguments the second alone requires grad: what does not depend on it requires none."""
+    a, b = jg.tensor([1.0, 2.0]), leaf(3.0, 4.0)
+    assert _flags(wrapped(transformed)(a, b)) == expected
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_auxiliary_values_lead_back_by_themselves(create_graph: bool) -> None:
+    w = leaf(3.0, 4.0)
+    (value, aux), gradient = jg.value_and_grad(lambda u: ((u * u).sum(), (w * 2.0, u * 3.0)), has_aux=True)(np.ones(2))
+    assert type(value) is float
+    assert type(gradient) is np.ndarray
+    assert type(aux[1]) is np.ndarray
+    close(jg.autograd.grad(aux[0].sum(), w, create_graph=create_graph)[0], [2.0, 2.0])
+
+
+def test_a_cotangent_of_another_dtype() -> None:
+    for function in (
+        lambda x, c: jg.vjp(lambda u: u * u, x)[1](c)[0],
+        jit(lambda x, c: jg.vjp(lambda u: u * u, x)[1](c)[0]),
+    ):
+        for dtype in (np.float32, np.int64, bool):
+            close(function(np.ones(3), np.arange(3).astype(dtype)), 2.0 * np.arange(3).astype(dtype))

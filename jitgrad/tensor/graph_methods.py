@@ -27,7 +27,7 @@ from jitgrad.errors import (
     TracedValueError,
     user_line,
 )
-from jitgrad.ops.linear import copy_of, stop_gradient_view
+from jitgrad.ops.linear import convert, copy_of, stop_gradient_view
 from jitgrad.tensor.operands import as_tensor
 from jitgrad.tensor.storage import aliased, is_held, share_memory, storage_of
 from jitgrad.tensor.tensor import Tensor, make
@@ -88,7 +88,7 @@ def starting_cotangent(tensor: Tensor, gradient: Any, what: str = "backward") ->
     if given.dtype != tensor.dtype:
         if given.dtype.kind == "f" and given._edge is not None:
             raise DtypeError(f"{what}: gradient of dtype {given.dtype} for a tensor of dtype {tensor.dtype}")
-        given = as_tensor(given._array(what).astype(tensor.dtype))
+        given = convert(given, dtype=tensor.dtype)
     return given
 
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from jitgrad.compiler.executable import Executable
-from jitgrad.core.aval import is_float
-from jitgrad.core.graph import Atom, Constant, Graph
+from jitgrad.core.graph import Constant, Graph
 from jitgrad.core.trace import same_bytes
-from jitgrad.ops.linear import stop_gradient_view
 from jitgrad.tensor import Tensor
 from jitgrad.transforms.bindings import Bindings, stands_for_array
 from jitgrad.transforms.regime import Answers
@@ -56,6 +54,9 @@ class Compiled:
     bindings: Bindings  # where the function has the sources from
     answers: Answers | None  # what it was told of recording; None where its program is the same for all answers
     keeps_new: bool  # a tensor that requires grad, which the function has made, and somebody has it now
+    leading: dict[tuple[int, ...], tuple[int, ...]] = field(
+        default_factory=dict
+    )  # of captured tensors that require grad, those that results lead back to, where that has been looked for
     pullbacks: dict[tuple[int, ...], Pullback | None] = field(
         default_factory=dict
     )  # gradients, by what they are wanted for
@@ -63,8 +64,6 @@ class Compiled:
     def __post_init__(self) -> None:
         self._renewing = threading.RLock()
         self._names = [f"source{k}" for k in range(len(self.sources))]
-        self.cut = _cut(self.graph, self.sources)
-        """Which captured tensors results depend on by detached values alone: that they require grad changes no result."""
         self.bindings.space.update(zip(self._names, self.sources, strict=True))
 
     @property
@@ -128,18 +127,6 @@ class Compiled:
             values.setdefault(id(c.value), set()).add(id(c.source))
         found = [[c for c in constants if c.source is source] for source in self.sources]
         return [None if any(c.is_literal or len(values[id(c.value)]) > 1 for c in own) else own for own in found]
-
-
-def _cut(graph: Graph, sources: Sequence[Tensor]) -> set[int]:
-    """Which of the captured tensors reach no result, or only through ``detach()``."""
-    moving: set[Atom] = set(graph.outputs)
-    for node in reversed(graph.nodes):
-        if node.primitive is not stop_gradient_view and any(
-            is_float(v.aval.dtype) and v in moving for v in node.outputs
-        ):
-            moving.update(node.inputs)
-    reaching = {id(a.source) for a in moving if isinstance(a, Constant)}
-    return {k for k, source in enumerate(sources) if id(source) not in reaching}
 
 
 def captured(graph: Graph) -> list[Constant]:

@@ -98,8 +98,7 @@ class JitFunction:
         inputs = [*arguments.tensors, *compiled.sources]
         needs = tuple([i for i, t in enumerate(inputs) if t._edge is not None])
         if needs and not arguments.has_tensors:  # then results are tensors only where they lead back to a captured one
-            count = len(arguments.tensors)
-            needs = tuple([i for i in needs if i - count not in compiled.cut])
+            needs = self._leading(arguments, compiled, needs)
         pullback = None
         if needs and grad_mode.get():
             pullback = None if forward.get() else self._pullback(arguments, compiled, needs)
@@ -107,8 +106,8 @@ class JitFunction:
                 return self._general(args, kwargs)  # it is another program where it is recorded: that one
             if pullback is None:  # recorded operation by operation, as tangents need it
                 return self._inlined(arguments, inputs)
-            if not arguments.has_tensors and not pullback.needs:  # read under no_grad
-                compiled.cut.update([i - len(arguments.tensors) for i in needs])
+            if not arguments.has_tensors and not pullback.needs:
+                compiled.leading[needs] = ()
                 needs, pullback = (), None
         plain_call = not needs and not kwargs and not self._any_static and compiled.answers is None
         if plain_call and kernel_mode() == "compiled":
@@ -332,6 +331,14 @@ class JitFunction:
             pullback = Pullback(function, hidden, reached, [[row[i] for i in reached] for row in depends], origins)
         compiled.pullbacks[needs] = pullback
         return pullback
+
+    def _leading(self, arguments: Arguments, compiled: Compiled, needs: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of the captured tensors at ``needs`` that results lead back to; all, where the gradient will tell."""
+        if needs not in compiled.leading and not grad_mode.get() and compiled.answers is None:
+            with compiled.bindings.own_changes():
+                depends = self._recorded(arguments, compiled)[1]
+            compiled.leading[needs] = tuple([i for i in needs if any(row[i] for row in depends)])
+        return compiled.leading.get(needs, needs)
 
     def _recorded(self, arguments: Arguments, compiled: Compiled) -> tuple[Graph, list[list[bool]], list[str | None]]:
         """A recorded trace, on which arguments and captured tensors each of its results depends by more than detached

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode, NodeRecorder
+from jitgrad.autodiff.node import GradNode, Leaf, NodeRecorder
 from jitgrad.autodiff.reverse import reachable
 from jitgrad.core.aval import FLOAT64, aval_of, is_float
 from jitgrad.core.dispatch import constant
@@ -191,20 +191,34 @@ def scalar_result(value: Any, what: str) -> Tensor:
     return tensor
 
 
-def is_linked(tensors: Sequence[Tensor], inputs: Inputs) -> bool:
-    """Whether results depend on tracked values besides the private inputs: then all results are tensors, and gradients are
-    recorded where the caller records."""
+def leading_out(tensors: Sequence[Tensor], inputs: Inputs) -> list[bool]:
+    """Which of these depend on tracked values besides the private inputs, or on what those stand for."""
     own = {t._edge for t in inputs._caught}
-    if any(node.edges for node in own if isinstance(node, GradNode)):
-        return True
-    for node in reachable([t._edge for t in tensors if t._edge is not None]):
+    leading: set[Any] = {node for node in own if isinstance(node, GradNode) and node.edges}
+    start = min((node.tick for node in own if node is not None), default=0)
+    edges = [t._edge for t in tensors]
+    inside = reachable([e for e in edges if e is not None], start)
+    # what is behind tracked arguments need not be looked at
+    older = {e for n in inside if n not in own for e in n.edges or () if isinstance(e, GradNode) and e.tick < start}
+    older.update(e for e in edges if isinstance(e, GradNode) and e.tick < start)
+    for node in (*reachable(older), *inside):
         recorder = node.recorder
         if isinstance(recorder, InputRecorder) and not node.edges:
             if node not in own and recorder.open:
-                return True
-        elif any(not isinstance(e, GradNode) for e in node.edges or ()):
-            return True
-    return False
+                leading.add(node)
+        elif any(not isinstance(e, GradNode) or e in leading for e in node.edges or ()):
+            leading.add(node)
+    return [isinstance(e, Leaf) or e in leading for e in edges]
+
+
+def led(values: Sequence[Any], inputs: Inputs, linked: bool = True) -> list[Any]:
+    """The same values, detached where they lead to nothing outside, or nothing is ``linked``."""
+    if not linked:
+        return [v.detach() if isinstance(v, Tensor) else v for v in values]
+    # a value that is not recorded may be so in another call of what is traced
+    tensors = [v for v in values if isinstance(v, Tensor) and v._edge is not None]
+    out = iter(leading_out(tensors, inputs))
+    return [v.detach() if isinstance(v, Tensor) and v._edge is not None and not next(out) else v for v in values]
 
 
 def wants_tensors(args: Sequence[Any]) -> bool:

@@ -14,7 +14,16 @@ from jitgrad.errors import ArgumentError
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.graph_methods import starting_cotangent
 from jitgrad.tensor.tensor import make
-from jitgrad.transforms.private import Inputs, differentiated, is_linked, leave, scalar_result, wants_tensors, zeros
+from jitgrad.transforms.private import (
+    Inputs,
+    differentiated,
+    leading_out,
+    leave,
+    led,
+    scalar_result,
+    wants_tensors,
+    zeros,
+)
 from jitgrad.transforms.trees import flatten
 
 __all__ = ["call_recorded", "grad", "pull", "value_and_grad", "vjp", "vjp_or_none"]
@@ -69,7 +78,7 @@ def pull(
             found.append(unused(leaf))
         else:
             found.append(gradient if lifted else make(gradient, aval_of(gradient)))
-    return found
+    return led(found, inputs) if linked else found
 
 
 def value_and_grad(
@@ -100,15 +109,15 @@ def _value_and_grad(
         result = call_recorded(function, inputs, kwargs)
         value, aux = _split_aux(result, what) if has_aux else (result, None)
         scalar = scalar_result(value, what)
-        as_tensors = is_linked([scalar], inputs)
+        as_tensors = any(leading_out([scalar], inputs))
         linked = as_tensors and may_record()
         gradients = pull([scalar], [starting_cotangent(scalar, None, what)], inputs, False, linked)
         inputs.close()
         as_tensors = as_tensors or wants_tensors(args)
-        shown = leave(scalar if linked else scalar.detach(), as_tensors)
+        shown = leave(led([scalar], inputs, linked)[0], as_tensors)
         gradient = inputs.rebuilt([leave(g, as_tensors) for g in gradients])
         if has_aux:
-            return (shown, _outside(aux, linked, as_tensors)), gradient
+            return (shown, _outside(aux, inputs, as_tensors)), gradient
         return shown, gradient
 
     return transformed
@@ -120,12 +129,10 @@ def _split_aux(result: Any, what: str) -> tuple[Any, Any]:
     return result
 
 
-def _outside(tree: Any, linked: bool, as_tensors: bool) -> Any:
+def _outside(tree: Any, inputs: Inputs, as_tensors: bool) -> Any:
+    """Auxiliary results as the user gets them."""
     leaves, structure = flatten(tree)
-    shown = [
-        leave(leaf if linked else leaf.detach(), as_tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves
-    ]
-    return structure.unflatten(shown)
+    return structure.unflatten([leave(leaf, as_tensors) for leaf in led(leaves, inputs, may_record())])
 
 
 def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -174,7 +181,7 @@ def _vjp(function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, 
     value, aux = _split_aux(result, "vjp") if has_aux else (result, None)
     leaves, structure = flatten(value)
     outputs = [as_tensor(leaf, "vjp, value of the function") for leaf in leaves]
-    as_tensors = is_linked(outputs, inputs)
+    as_tensors = any(leading_out(outputs, inputs))
     linked = as_tensors and may_record()
     as_tensors = as_tensors or wants_tensors(primals)
     inputs.close()
@@ -189,5 +196,5 @@ def _vjp(function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, 
         gradients = pull(outputs, cotangents, inputs, True, record, unused)
         return inputs.rebuilt([leave(g, as_tensors or tracked) for g in gradients])
 
-    shown = structure.unflatten([leave(y if linked else y.detach(), as_tensors) for y in outputs])
-    return (shown, pulled, _outside(aux, linked, as_tensors)) if has_aux else (shown, pulled)
+    shown = structure.unflatten([leave(y, as_tensors) for y in led(outputs, inputs, linked)])
+    return (shown, pulled, _outside(aux, inputs, as_tensors)) if has_aux else (shown, pulled)

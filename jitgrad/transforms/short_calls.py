@@ -121,7 +121,7 @@ class ShortCalls:
         conditions += [
             f"source{i}._edge is not None"
             for i, source in enumerate(compiled.sources)
-            if i not in compiled.cut
+            if source._edge is None  # the others are detached in the function
             and not (bindings.is_array[i] and is_number(source._value))  # a number of the program, which nobody has
         ]
         if conditions:
