@@ -451,6 +451,14 @@ def test_pictures_are_self_contained_and_reach_nothing_around_them() -> None:
     assert ElementTree.fromstring(drawing._repr_html_()).tag == "div"
 
 
+def test_names_with_quotes() -> None:
+    def graph(x: Any) -> Any:
+        return x * 2.0
+
+    graph.__name__ = 'a "name" \\ of\nmine'
+    assert str(jit(graph).draw(1.0)).startswith('digraph "a \\"name\\" \\\\ of\\nmine" {')
+
+
 def test_text_elsewhere_is_dot() -> None:
     def graph(x: Any) -> Any:  # a word of DOT's
         return detached(x)

@@ -1303,6 +1303,10 @@ class TestHints:
             UnsupportedError, match=rf"\.{what} takes its examples by position: give y without the name"
         ):
             getattr(jg.jit(lambda x, y: x * y), what)(1.0, y=2.0)
+        with pytest.raises(
+            UnsupportedError, match=r"y cannot be given so: jit a function that takes everything by position"
+        ):
+            getattr(jg.jit(lambda x, *, y: x * y), what)(1.0, y=2.0)
 
     def test_tensors_do_not_list_it(self):
         assert "_numba_type_" not in dir(jg.tensor(1.0))

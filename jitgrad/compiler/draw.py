@@ -35,11 +35,16 @@ def draw(graph: Graph) -> Drawing:
     return Drawing(graph)
 
 
+def _quoted(text: str) -> str:
+    """A user's name within the quotes of DOT."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
 def dot(graph: Graph) -> str:
     """The graph as DOT; what belongs to a gradient has the second colour."""
     names: dict[Atom, str] = {}
     lines = [
-        f'digraph "{graph.name}" {{',
+        f'digraph "{_quoted(graph.name)}" {{',
         '  rankdir=LR; node [shape=box, style="filled,rounded", fontname="Helvetica"];',
     ]
     for k, variable in enumerate(graph.inputs):
@@ -60,7 +65,7 @@ def dot(graph: Graph) -> str:
     for k, node in enumerate(graph.nodes):
         cut = node.primitive is stop_gradient_view
         colour = "white" if cut else BACKWARD if node.backward else FORWARD
-        label = "detach" if cut else node.primitive.name
+        label = "detach" if cut else _quoted(node.primitive.name)
         extra = f', color="{CUT}", penwidth=2, style="dashed"' if cut else ""
         for v in node.outputs:
             names[v] = f"node{k}"

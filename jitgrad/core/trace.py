@@ -159,8 +159,8 @@ def tracing_into(graph: Graph) -> Iterator[None]:
 
 
 def note_read(array: Any, tensor: Any = None) -> None:
-    """Python reads values of an array, or of the tensor that has it (to decide, to index, to print): a trace holds as long
-    as they stay what they are."""
+    """Python reads values of an array, or of the tensor that has it (to decide, to index): a trace holds as long as they stay
+    what they are. Not what it prints, or each step of an optimizer would be a reason to trace again."""
     graph = _current.get()
     if graph is not None and graph.reads is not None and not is_number(array):
         graph.reads.append((array if tensor is None else tensor, array.copy()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -368,16 +369,23 @@ class JitFunction:
         return [n for n in object.__dir__(self) if n != "_numba_type_"]  # for those who read all that an object has
 
     def _check_examples(self, what: str, args: tuple[Any, ...], unexpected: dict[str, Any]) -> None:
+        if self._signature is None:
+            with contextlib.suppress(ValueError, TypeError):  # a function in C
+                self._signature = inspect.signature(self._function)
+        parameters = {} if self._signature is None else self._signature.parameters
+        named = [n for n in unexpected if n in parameters and parameters[n].kind is inspect.Parameter.KEYWORD_ONLY]
+        if named:
+            raise UnsupportedError(
+                f"{self._title}.{what} takes its examples by position, and {', '.join(named)} cannot be given so: jit a function "
+                "that takes everything by position and calls this one"
+            )
         if unexpected:
             raise UnsupportedError(
                 f"{self._title}.{what} takes its examples by position: give {', '.join(unexpected)} without the name, in the "
                 "order of the function's parameters"
             )
         if self._signature is None:
-            try:
-                self._signature = inspect.signature(self._function)
-            except (ValueError, TypeError):  # a function in C
-                return
+            return
         try:
             self._signature.bind(*args)
         except TypeError as error:

@@ -177,7 +177,7 @@ def pullback_function(
     compiled: Compiled,
     arguments: Arguments,
     count: int,
-    needs: tuple[int, ...],
+    tracked: tuple[int, ...],
     reached: Sequence[int],
     hidden: Sequence[int],
 ) -> Callable[..., list[Any]]:
@@ -185,9 +185,9 @@ def pullback_function(
 
     It takes the arguments, with the ``hidden`` captured tensors after them; the cotangents of the results, None for those
     that are no part of it; and masks of the others, None for those without (empty: all are). It gives the cotangents of
-    what is ``reached`` among the tracked arguments and captured tensors, which are at ``needs``; None where nothing arrives.
+    what is ``reached`` among the arguments and captured tensors at ``tracked``; None where nothing arrives.
     """
-    moved = [[*range(count), *hidden].index(i) for i in needs]
+    moved = [[*range(count), *hidden].index(i) for i in tracked]
     kinds = () if compiled.answers is None else compiled.answers.regime.kinds
 
     def pull(values: tuple[Tensor, ...], cotangents: list[Tensor | None], masks: list[Tensor | None]) -> list[Any]:
@@ -214,7 +214,7 @@ def pullback_function(
         def part(*moving: Tensor) -> list[Any]:
             whole: list[Any] = list(values)
             if kinds:  # the program is that of this regime
-                name_inputs([(v._edge, kinds[i]) for i, v in zip(needs, moving, strict=True) if i < count])
+                name_inputs([(v._edge, kinds[i]) for i, v in zip(tracked, moving, strict=True) if i < count])
             for i, v in zip(moved, moving, strict=True):
                 whole[i] = v
             table.update((id(bound[i - count]), v) for i, v in zip(hidden, whole[count:], strict=True))
@@ -235,6 +235,6 @@ def pullback_function(
         with compiled.bindings.own_changes(), standing_in() as table:
             forget_plans()  # see keep_plan
             found = vjp_or_none(part, [values[i] for i in moved])[1](given)
-            return [x for i, x in zip(needs, found, strict=True) if i in reached]
+            return [x for i, x in zip(tracked, found, strict=True) if i in reached]
 
     return pull
