@@ -497,7 +497,13 @@ def test_nan_and_infinity_as_in_numpy(name: str, data: st.DataObject) -> None:
     except (ValueError, np.linalg.LinAlgError):
         return  # NumPy refuses these values
     for a, e in zip(call.with_arrays(spoiled).values(), expected, strict=True):
-        assert_close(a, e, np.float64, is_elementwise(call.op), f"{name} of {spoiled} {call.kwargs}")
+        what = f"{name} of {spoiled} {call.kwargs}"
+        if (
+            name == "einsum" and len(arrays) > 2
+        ):  # in pairs: which infinities meet, so as to give NaN, depends on the order
+            np.testing.assert_array_equal(np.isfinite(a), np.isfinite(e), err_msg=what)
+            a, e = (np.where(np.isfinite(r), r, 0.0) for r in (a, e))
+        assert_close(a, e, np.float64, is_elementwise(call.op), what)
 
 
 # Operations made of one that refuses these kinds of dtypes: their blocks do not say it themselves.

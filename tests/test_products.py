@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -318,3 +319,34 @@ def test_kernels_from_the_disk_find_blas_in_a_fresh_process(tmp_path: Any) -> No
         counts.append(int(made.stdout))
     assert counts[0] > 0
     assert counts[1] == 0
+
+
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "contiguous": lambda a: a,
+    "transposed": lambda a: np.ascontiguousarray(a.T).T,
+    "every second": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+@pytest.mark.parametrize(("first", "second"), [((3, 4), (4, 2)), ((3, 4), (4,)), ((4,), (4, 2)), ((4,), (4,))])
+def test_layouts_that_change_from_call_to_call(first: tuple[int, ...], second: tuple[int, ...], dtype: Any) -> None:
+    """What was made ready for contiguous operands and cotangents is not used for others of the same shapes."""
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-4, 5, s).astype(dtype) for s in (first, second))
+    for layout, other, seed in itertools.product(LAYOUTS, LAYOUTS, LAYOUTS):
+        x, y = jg.from_numpy(LAYOUTS[layout](a)), jg.from_numpy(LAYOUTS[other](b))
+        for _ in range(2):
+            np.testing.assert_array_equal(value(x @ y), a @ b)
+            if dtype is np.int64:
+                continue
+            x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
+            product = x @ y
+            g = rng.integers(-4, 5, product.shape).astype(dtype)
+            product.backward(jg.from_numpy(LAYOUTS[seed](g) if g.ndim else g))
+            assert x.grad is not None
+            assert y.grad is not None
+            left, right = np.atleast_2d(a), b if b.ndim == 2 else b[:, None]
+            g = g.reshape(left.shape[0], right.shape[1])
+            np.testing.assert_array_equal(x.grad.numpy(), (g @ right.T).reshape(a.shape))
+            np.testing.assert_array_equal(y.grad.numpy(), (left.T @ g).reshape(b.shape))

@@ -7,11 +7,13 @@ written in jitgrad operations, so that it can be run, recorded again, or traced 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from jitgrad.core import dispatch
+from jitgrad.core.aval import ShapedArray
 from jitgrad.errors import DefinitionError
 
 __all__ = [
@@ -117,6 +119,7 @@ class ArrayCall:
 class Host:
     """A Python function of ndarrays (over compiled array kernels), with a rule for the avals of its results.
 
+    ``prepare`` (optional), given ``run``, avals and parameters, makes what runs it on arrays of these avals alone.
     For the kernels that it becomes part of: ``expression`` (optional) is the same result in jitgrad operations, ``call``
     (optional) the array kernel that computes it, as a function of operands, results and parameters. Both may give None
     for parameters and shapes that they do not cover.
@@ -126,6 +129,13 @@ class Host:
     infer: Callable[..., Any]
     expression: Callable[..., Any] | None = None
     call: Callable[..., ArrayCall | None] | None = None
+    prepare: Callable[[Callable[..., Any], Sequence[ShapedArray], dict[str, Any]], Callable[..., Any]] | None = None
+
+    def runner(self, avals: Sequence[ShapedArray], params: dict[str, Any]) -> Callable[..., Any]:
+        """What runs it on arrays of these avals with these parameters."""
+        if self.prepare is not None:
+            return self.prepare(self.run, avals, params)
+        return functools.partial(self.run, **params) if params else self.run
 
 
 Implementation: TypeAlias = Elementwise | View | Reduce | Host

@@ -81,8 +81,8 @@ class Plan:
                 self._plan_reduction(impl)
             case View(view=view):
                 self.run = functools.partial(view, **params) if params else view
-            case Host(run=run_host):
-                self.run = functools.partial(run_host, **params) if params else run_host
+            case Host() as impl:
+                self._plan_host(impl)
 
     @classmethod
     def of_traced(cls, primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Plan:
@@ -151,6 +151,14 @@ class Plan:
             return out
 
         self.run = run_reduction
+
+    def _plan_host(self, impl: Host) -> None:
+        def first_call(*arrays: Array) -> Any:
+            # like entries: plans are also made for traced values, which never run
+            self.run = impl.runner(self.avals, self.params)
+            return self.run(*arrays)
+
+        self.run = first_call
 
 
 def layouts_of(avals: Sequence[ShapedArray], out: ShapedArray) -> str:

@@ -132,7 +132,7 @@ _differential = functools.cache(_Differential)
 class _Program:
     """The trace of a rule as a list of primitives to run on ndarrays."""
 
-    __slots__ = ("_slots", "outputs", "steps")
+    __slots__ = ("_runners", "_slots", "outputs", "steps")
 
     def __init__(self, graph: Graph, inputs: Sequence[Variable]) -> None:
         slots: dict[Any, int] = {v: i for i, v in enumerate(inputs)}
@@ -148,6 +148,7 @@ class _Program:
         self.steps = [
             (n.primitive, tuple(map(slot, n.inputs)), n.params, tuple(map(slot, n.outputs))) for n in graph.nodes
         ]
+        self._runners: list[Any] = [None] * len(self.steps)  # of host primitives; the shapes are always the same
         self.outputs = tuple(map(slot, graph.outputs))
         self._slots = (len(slots), constants)
 
@@ -156,13 +157,18 @@ class _Program:
         values: list[Any] = [*arrays, *[None] * (count - len(arrays))]
         for i, value in constants:
             values[i] = value
-        for primitive, sources, params, targets in self.steps:
+        for k, (primitive, sources, params, targets) in enumerate(self.steps):
             impl = primitive.impl
             if type(impl) is View:  # neither this nor the next needs a plan
                 values[targets[0]] = impl.view(values[sources[0]], **params)
                 continue
             if type(impl) is Host:
-                result = impl.run(*[values[i] for i in sources], **params)
+                given = [values[i] for i in sources]
+                runner = self._runners[k]
+                if runner is None:
+                    avals = [make_aval(a.shape, a.dtype, False) for a in given]  # whatever the layout is next time
+                    runner = self._runners[k] = impl.runner(avals, params)
+                result = runner(*given)
             else:
                 result = run(primitive, [values[i] for i in sources], params)
             if len(targets) == 1:

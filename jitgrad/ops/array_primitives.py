@@ -17,7 +17,7 @@ from jitgrad.ops.array_calls import operands
 from jitgrad.ops.blocks import host
 from jitgrad.ops.linear import permute
 
-__all__ = ["array_call"]
+__all__ = ["array_call", "straight_call"]
 
 Array = np.ndarray[Any, Any]
 Describe = Callable[..., ArrayCall]
@@ -37,10 +37,17 @@ def _last(ndim: int, axes: int | tuple[int, ...]) -> tuple[tuple[int, ...], Any]
 
 
 def _runner(
-    describe: Describe, infer: Infer, last: str | None, wraps: bool, arrays: Sequence[Array], params: Any
+    describe: Describe,
+    infer: Infer,
+    given: Sequence[ShapedArray],
+    params: Any,
+    last: str | None = None,
+    wraps: bool = False,
+    other: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """A function that runs a described call on arrays of these shapes and dtypes, written out as source."""
-    avals = [make_aval(a.shape, a.dtype) for a in arrays]
+    """A function that runs a described call on arrays of these avals, written out as source; ``other`` takes arrays that
+    turn out not to be C-contiguous, which are copied without it."""
+    avals = [make_aval(a.shape, a.dtype) for a in given]
     ndim = len(avals[0].shape)
     moved = _last(ndim, params[last]) if last else None
     order = back = None
@@ -56,8 +63,10 @@ def _runner(
     turned = "" if order is None else f".transpose({order})"
     lines = [f"{n} = contiguous({n}{turned})" for n in names[: len(avals)]]
     if order is None:
-        lines = [f"if not {n}.flags.c_contiguous: {n} = contiguous({n})" for n in names[: len(avals)]]
-    space: dict[str, Any] = {"contiguous": np.ascontiguousarray, "empty": np.empty, "int64": INT64}
+        strided = [n for n, a in zip(names, given, strict=False) if not a.contiguous]
+        copy = "{0} = contiguous({0})" if other is None else f"return other({', '.join(names[: len(avals)])})"
+        lines = [f"if not {n}.flags.c_contiguous: {copy.format(n)}" for n in strided]
+    space: dict[str, Any] = {"contiguous": np.ascontiguousarray, "empty": np.empty, "int64": INT64, "other": other}
     for k, aval in enumerate(results):
         space[f"dtype{k}"] = aval.dtype
         lines.append(f"r{k} = empty({aval.shape}, dtype{k})")
@@ -85,19 +94,49 @@ def _runner(
     return space["run"]  # type: ignore[no-any-return]
 
 
+def straight_call(describe: Describe, infer: Infer) -> Callable[..., Callable[..., Any]]:
+    """How a host primitive is prepared whose function does no more, with contiguous floats, than the call that
+    ``describe`` describes."""
+
+    def prepare(run: Callable[..., Any], avals: Sequence[ShapedArray], params: dict[str, Any]) -> Callable[..., Any]:
+        other = functools.partial(run, **params) if params else run
+        if any(a.dtype.kind != "f" for a in avals):
+            return other
+        return _runner(describe, infer, avals, params, other=other)
+
+    return prepare
+
+
+def _naming(operation: str, shape: tuple[int, ...], runner: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, with errors of linear algebra that say what of."""
+
+    def run(*arrays: Array) -> Any:
+        try:
+            return runner(*arrays)
+        except LinAlgError as error:
+            raise type(error)(f"{operation} of shape {shape}: {error}") from None
+
+    return run
+
+
 def array_call(
     *, infer: Infer, called: str = "", last: str | None = None, wraps: bool = False, **rules: Any
 ) -> Callable[[Describe], Primitive]:
     """Define a primitive by the call of an array kernel: the decorated function, of operands, results and parameters,
     describes it. It runs on its own and as part of kernels alike.
 
-    ``called``: how messages of linear algebra name the operation. ``last`` names the parameter with the axis or axes that
-    the kernel runs over: the description may take for granted that they are the last ones. ``wraps``: the kernel only
-    adds and multiplies, so that unsigned 64-bit integers may be given to it as signed ones. The rest as for ``host``.
+    ``called``: how messages of linear algebra, where there are any, name the operation. ``last`` names the parameter with
+    the axis or axes that the kernel runs over: the description may take for granted that they are the last ones.
+    ``wraps``: the kernel only adds and multiplies, so that unsigned 64-bit integers may be given to it as signed ones. The
+    rest as for ``host``.
     """
 
     def decorate(describe: Describe) -> Primitive:
         runners: dict[Any, Callable[..., Any]] = {}
+
+        def prepare(_: Any, avals: Sequence[ShapedArray], params: dict[str, Any]) -> Callable[..., Any]:
+            runner = _runner(describe, infer, avals, params, last, wraps)
+            return _naming(called, avals[0].shape, runner) if called else runner
 
         @functools.wraps(describe)
         def run(*arrays: Array, **params: Any) -> Any:
@@ -109,11 +148,8 @@ def array_call(
             if runner is None:
                 if len(runners) >= _MOST_RUNNERS:
                     runners.clear()
-                runner = runners[found] = _runner(describe, infer, last, wraps, arrays, params)
-            try:
-                return runner(*arrays)
-            except LinAlgError as error:
-                raise type(error)(f"{called or describe.__name__} of shape {arrays[0].shape}: {error}") from None
+                runner = runners[found] = prepare(None, [make_aval(a.shape, a.dtype, False) for a in arrays], params)
+            return runner(*arrays)
 
         def call(*values: Any, **params: Any) -> ArrayCall | None:
             moved = last is not None and _last(values[0].ndim, params[last])
@@ -132,7 +168,7 @@ def array_call(
 
         if last is not None:
             rules["expression"] = expression
-        primitive = host(infer=infer, call=call, **rules)(run)
+        primitive = host(infer=infer, call=call, prepare=prepare, **rules)(run)
         return primitive
 
     return decorate

@@ -336,18 +336,19 @@ def host(
     outputs: int = 1,
     expression: Callable[..., Any] | None = None,
     call: Callable[..., ArrayCall | None] | None = None,
+    prepare: Callable[..., Callable[..., Any]] | None = None,
 ) -> Callable[[Callable[..., Any]], Primitive]:
     """Define a primitive by a function of ndarrays that runs array kernels; ``infer(*avals, **params)`` gives the avals
     of its results. One of ``transpose`` (linear in ``argnums``; None: in all), ``transposes`` (bilinear), ``vjp`` (with
     ``jvp`` for forward mode; ``constants``: operands without a derivative), or ``nondiff=True``. ``expression``: the
-    same in jitgrad operations; ``call(*operands, *results, **params)``: the array kernel that computes it (see ``Host``);
-    both for kernels that it becomes part of, and None where they do not apply."""
+    same in jitgrad operations; ``call(*operands, *results, **params)``: the array kernel that computes it; both for kernels
+    that it becomes part of, and None where they do not apply. ``prepare``: see ``Host``."""
 
     def decorate(function: Callable[..., Any]) -> Primitive:
         rule = _rule(function.__name__, transpose, argnums, holes, contracts, transposes, vjp, jvp, constants, nondiff)
         return Primitive(
             _public(function.__name__),
-            Host(function, infer, expression, call),
+            Host(function, infer, expression, call, prepare),
             rule,
             outputs=outputs,
             definition=_where(function),

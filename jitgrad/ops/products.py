@@ -19,7 +19,8 @@ from jitgrad.core.dispatch import as_value
 from jitgrad.core.primitive import ArrayCall, Folded, Operand, Primitive, Value
 from jitgrad.errors import ShapeError
 from jitgrad.kernels.kernel import ArrayKernel
-from jitgrad.ops.array_calls import Pairs, axes_alike, stack, whole
+from jitgrad.ops.array_calls import Pairs, axes_alike, flat, stack, whole
+from jitgrad.ops.array_primitives import straight_call
 from jitgrad.ops.axes import axis_of
 from jitgrad.ops.blocks import Call, host, operation, uniform
 from jitgrad.ops.elementwise import multiply
@@ -204,6 +205,7 @@ def _matrix_product_call(x: Operand, y: Operand, out: Operand, *, ta: bool, tb: 
     infer=_matrix_product_aval,
     transposes=(_matrix_product_first, _matrix_product_second),
     call=_matrix_product_call,
+    prepare=straight_call(_matrix_product_call, _matrix_product_aval),
 )
 def matrix_product(x, y, *, ta, tb):
     """``op(x) @ op(y)`` of one dtype over the same leading axes, which one operand may lack."""
@@ -266,10 +268,15 @@ def _matrix_vector_call(a: Operand, x: Operand, out: Operand, *, t: bool) -> Arr
     return ArrayCall(matrix_vector_kernel, (whole(a), whole(x), whole(out), t), equal)
 
 
+def _matrix_vector_aval(a: ShapedArray, x: ShapedArray, *, t: bool) -> ShapedArray:
+    return make_aval((a.shape[1 if t else 0],), a.dtype)
+
+
 @host(
-    infer=lambda a, x, *, t: make_aval((a.shape[1 if t else 0],), a.dtype),
+    infer=_matrix_vector_aval,
     transposes=(_matrix_vector_first, _matrix_vector_second),
     call=_matrix_vector_call,
+    prepare=straight_call(_matrix_vector_call, _matrix_vector_aval),
 )
 def matrix_vector(a, x, *, t):
     """``op(a) @ x`` of one dtype."""
@@ -282,9 +289,18 @@ def matrix_vector(a, x, *, t):
     return out
 
 
+def _vector_dot_aval(x: ShapedArray, y: ShapedArray) -> ShapedArray:
+    return make_aval((), x.dtype)
+
+
+def _vector_dot_call(x: Operand, y: Operand, out: Operand) -> ArrayCall:
+    return ArrayCall(vector_dot_kernel, (whole(x), whole(y), flat(out)), (((0, 0), (1, 0)),))
+
+
 @host(
-    infer=lambda x, y: make_aval((), x.dtype),
+    infer=_vector_dot_aval,
     transposes=(lambda g, x, y: multiply(g, y), lambda g, x, y: multiply(g, x)),
+    prepare=straight_call(_vector_dot_call, _vector_dot_aval),
 )
 def vector_dot(x, y):
     """The sum of the products of two vectors of one dtype; float32 is added up in float64."""
@@ -296,12 +312,21 @@ def vector_dot(x, y):
     return out
 
 
+def _vector_outer_aval(x: ShapedArray, y: ShapedArray) -> ShapedArray:
+    return make_aval((*x.shape, *y.shape), x.dtype)
+
+
+def _vector_outer_call(x: Operand, y: Operand, out: Operand) -> ArrayCall:
+    return ArrayCall(vector_outer_kernel, (whole(x), whole(y), whole(out)), (((2, 0), (0, 0)), ((2, 1), (1, 0))))
+
+
 @host(
-    infer=lambda x, y: make_aval((*x.shape, *y.shape), x.dtype),
+    infer=_vector_outer_aval,
     transposes=(
         lambda g, x, y: matrix_vector(g, y, t=False),
         lambda g, x, y: matrix_vector(g, x, t=True),
     ),
+    prepare=straight_call(_vector_outer_call, _vector_outer_aval),
 )
 def vector_outer(x, y):
     """All products of an element of one vector with one of another of the same dtype."""

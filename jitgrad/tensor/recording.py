@@ -19,7 +19,7 @@ from jitgrad.tensor.tensor import Tensor
 
 __all__ = ["attach", "inherit_origin", "kept", "kept_values", "record", "tracked_operands"]
 
-_FIRST = (0,)
+_FIRST, _SECOND, _BOTH = (0,), (1,), (0, 1)
 _ndarray = np.ndarray
 
 
@@ -29,9 +29,19 @@ def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) ->
     recorders = plan.recorders  # there is one only where all of its operands and the result are differentiable
     if mode is True and recorders:
         edges: tuple[Any, ...]
-        if len(operands) == 1:
+        count = len(operands)
+        if count == 1:
             operand = operands[0]
             recorder, edges, slot = recorders.get(_FIRST), (operand._edge,), operand._slot
+        elif count == 2:
+            x, y = operands
+            first, second, slot = x._edge, y._edge, x._slot or y._slot
+            if first is None:
+                recorder, edges = recorders.get(_SECOND), (second,)
+            elif second is None:
+                recorder, edges = recorders.get(_FIRST), (first,)
+            else:
+                recorder, edges = recorders.get(_BOTH), (first, second)
         else:
             tracked = [t for t in operands if t._edge is not None]
             recorder = recorders.get(tuple([i for i, t in enumerate(operands) if t._edge is not None]))

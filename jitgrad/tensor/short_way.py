@@ -15,7 +15,7 @@ from jitgrad.core.primitive import Elementwise, Primitive
 from jitgrad.eager import Plan, keep_plan, plan_for, recorder_for
 from jitgrad.ops.blocks import Single
 from jitgrad.tensor.operands import SCALARS, as_tensor, is_operand, number_constant
-from jitgrad.tensor.recording import inherit_origin, kept, record
+from jitgrad.tensor.recording import kept, record
 from jitgrad.tensor.tensor import Tensor
 
 __all__ = ["binary_function", "fold_function", "pair_function", "reflected_function", "unary_function"]
@@ -79,14 +79,19 @@ def unary_function(primitive: Primitive, general: Callable[..., Any] | None = No
 def binary_function(primitive: Primitive, general: Callable[..., Any] | None = None) -> Callable[[Tensor, Any], Any]:
     """An elementwise primitive of two operands, as an operator that does the usual case without detours; ``general`` does
     the others."""
-    plans = primitive.plans
-    differentiable = primitive.rule is not None
-    if general is None:
-        general = primitive
+    return _of_two(primitive.plans, primitive if general is None else general, True, primitive.rule is not None)
+
+
+def _of_two(
+    plans: dict[Any, Plan], general: Callable[[Any, Any], Any], elementwise: bool, differentiable: bool
+) -> Callable[[Tensor, Any], Any]:
+    """An operator that runs the plan which is in a table for the avals of its operands; ``general`` does the others."""
 
     def function(self: Tensor, other: Any) -> Any:
         given = other
         if type(other) is not Tensor:
+            if not elementwise:
+                return general(self, other)
             kind = type(other)
             if kind is Extent:  # read from a shape by the user's code: a number like any other
                 other, kind = int(other), int
@@ -104,11 +109,14 @@ def binary_function(primitive: Primitive, general: Callable[..., Any] | None = N
             return general(self, given)
         x = self._value
         y = other._value
-        out = _empty(plan.shape, plan.dtype)
-        plan.entry(x, y, out)
+        if elementwise:
+            out = _empty(plan.shape, plan.dtype)
+            plan.entry(x, y, out)  # type: ignore[misc]
+        else:
+            out = plan.run(x, y)
         result = _new(Tensor)
         result._value = out
-        result._aval = plan.aval
+        result._aval = plan.aval or aval_of(out)  # known for operands that are contiguous
         first = self._edge
         second = other._edge
         if first is None:
@@ -167,36 +175,22 @@ def pair_function(single: Single, general: Callable[[Tensor, Any], Any]) -> Call
     straight: dict[Any, Plan] = {}
     turned: dict[Any, Plan] = {}  # the operands change places
 
-    def function(self: Tensor, other: Any) -> Any:
-        if type(other) is not Tensor:
-            return general(self, other)
-        key = (self._aval, other._aval)
-        plan, operands = straight.get(key), (self, other)
-        if plan is None:
-            plan, operands = turned.get(key), (other, self)
-            if plan is None:
-                return first_time(self, other, key)
-        x, y = operands
-        found = plan.run(x._value, y._value)
-        result = _new(Tensor)
-        result._value = found
-        result._aval = aval_of(found)
-        if x._edge is not None or y._edge is not None:
-            record(plan, operands, (result,))
-        else:
-            inherit_origin(operands, result)
-        return result
-
-    def first_time(self: Tensor, other: Tensor, key: Any) -> Any:
+    def first_time(other: Tensor, self: Tensor) -> Any:
         result = general(self, other)
         found = single(self._aval.ndim, other._aval.ndim)
         if found is not None and self._aval.dtype == other._aval.dtype and not (self.is_traced or other.is_traced):
             primitive, changed, params = found
-            avals = (other._aval, self._aval) if changed else (self._aval, other._aval)
-            keep_plan(turned if changed else straight, key, plan_for(primitive, avals, params))
+            table, avals = (turned, (other._aval, self._aval)) if changed else (straight, (self._aval, other._aval))
+            keep_plan(table, avals, plan_for(primitive, avals, params))
         return result
 
-    return function
+    backwards = _of_two(turned, first_time, False, True)
+    return _of_two(
+        straight,
+        lambda x, y: backwards(y, x) if type(y) is Tensor else general(x, y),
+        elementwise=False,
+        differentiable=True,
+    )
 
 
 def fold_function(primitive: Primitive, general: Callable[..., Any]) -> Callable[..., Any]:
