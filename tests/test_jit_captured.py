@@ -137,9 +137,7 @@ def test_under_no_grad_and_changes_of_grad_mode() -> None:
     w = leaf(1.0, 2.0, 3.0)
     function = jit(lambda x: (x * w).sum())
     with jg.no_grad():
-        y = function(X)
-        assert isinstance(y, Tensor)
-        assert not y.requires_grad
+        assert type(function(X)) is float
         with jg.enable_grad():
             z = function(X)
     z.backward()
@@ -318,7 +316,7 @@ def test_a_gradient_inside_reads_captured_tensors_at_each_call() -> None:
     close(w.grad, 2 * X)
     with jg.no_grad():
         w.mul_(0.1)
-        close(function(X), 2 * X * [1, 2, 3])
+        np.testing.assert_allclose(function(X), 2 * X * [1, 2, 3], rtol=1e-13)
 
 
 def test_backward_inside_raises() -> None:

@@ -1229,3 +1229,36 @@ def test_no_grad_around_a_transform(transform: Any, given: str) -> None:
     for result, other in zip(results, expected, strict=True):
         assert not result.requires_grad
         np.testing.assert_array_equal(np.asarray(result), other.detach().numpy())
+
+
+_ONES = np.ones(2)
+_INSIDE: dict[str, Callable[[Any, Any], Any]] = {
+    "vjp": lambda x, u: jg.vjp(lambda t: t + x, _ONES)[0] + u,
+    "jvp": lambda x, u: jg.jvp(lambda t: t * x, (u,), (_ONES,))[1] * u * x,
+    "grad": lambda x, u: jg.grad(lambda t: (t * t * x).sum())(u) * x,
+    "jacrev": lambda x, u: jg.jacrev(lambda t: t * t * x)(u).sum(0) * x,
+    "aux": lambda x, u: jg.value_and_grad(lambda t: ((t * t).sum(), x + t), has_aux=True)(_ONES)[0][1] + u,
+    "linearize": lambda x, u: jg.linearize(lambda t: t * x, u)[0] + u * x,
+}
+_AROUND: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "vjp": lambda f, x, w: jg.vjp(f, x)[1](_ONES)[0],
+    "jacrev": lambda f, x, w: jg.jacrev(f)(x),
+    "grad": lambda f, x, w: jg.grad(lambda v: f(v).sum())(x),
+    "hessian": lambda f, x, w: jg.hessian(lambda v: f(v).sum())(x),
+    "aux": lambda f, x, w: jg.value_and_grad(lambda v: (f(v).sum(), f(v)), has_aux=True)(x)[1],
+    "backward later": lambda f, x, w: jg.autograd.grad(jg.vjp(lambda v: f(v) * w, x)[0].sum(), w)[0],
+}
+
+
+@pytest.mark.parametrize("given", ["array", "tensor", "leaf"])
+@pytest.mark.parametrize("around", sorted(_AROUND))
+@pytest.mark.parametrize("inside", sorted(_INSIDE))
+def test_a_transform_within_a_checkpoint(inside: str, around: str, given: str) -> None:
+    """It is run again when the transform around it may have returned, and has to be the same program then."""
+    array, w = np.array([1.0, 2.0]), jg.tensor([3.0, 4.0], requires_grad=True)
+    x: Any = array if given == "array" else jg.tensor(array, requires_grad=given == "leaf")
+    body = _INSIDE[inside]
+    expected = _AROUND[around](lambda v: body(v, v), x, w)
+    found = _AROUND[around](lambda v: jg.checkpoint(lambda u: body(v, u))(v), x, w)
+    assert type(found) is type(expected)
+    np.testing.assert_allclose(*(r.detach() if isinstance(r, jg.Tensor) else r for r in (found, expected)), rtol=1e-14)

@@ -110,6 +110,8 @@ class _Sweep:
             if edge.recorder.each_masked and (mask is not None or edge in self.masks):
                 masks = self.masks.setdefault(edge, [None] * edge.recorder.outputs)
                 masks[slot] = mask if before is None else union(masks[slot], mask)
+                if all(m is None for m in masks):
+                    del self.masks[edge]
             return
         old = pending.get(edge)
         if old is None:
@@ -215,7 +217,8 @@ class _Sweep:
                 mask = None if mask is None or tensor.is_traced else union_of_values(mask, tensor)
                 if many and masks:
                     masks[slot] = mask
-                    self.masks[node] = masks
+                    if any(m is not None for m in masks):
+                        self.masks[node] = masks
                 elif mask is not None:
                     self.masks[node] = mask
             if retained:

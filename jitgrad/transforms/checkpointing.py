@@ -25,7 +25,7 @@ from jitgrad.errors import GraphError, user_line
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.recording import kept
 from jitgrad.tensor.tensor import make
-from jitgrad.transforms.private import leave, private, wants_tensors
+from jitgrad.transforms.private import leave, private, running_again, wants_tensors
 from jitgrad.transforms.trees import flatten
 
 __all__ = ["checkpoint"]
@@ -187,8 +187,9 @@ class _Recording:
                 r._edge, r._slot = there, 0
 
     def summary(self) -> list[Any]:
-        """What must be the same in every run: sums of the results, and the values from outside that nodes keep."""
-        found: list[Any] = []
+        """What must be the same in every run: the operations, sums of the results, and the values from outside that nodes
+        keep."""
+        found: list[Any] = [[node.name for node in self.nodes]]
         for r in self.results:
             array = r._array("checkpoint")
             total, size = np.sum(array, dtype=np.float64), np.sum(np.abs(array), dtype=np.float64)
@@ -295,7 +296,11 @@ class _Recorder(NodeRecorder):
         assert node.edges is not None
         origins: list[Origin] = list(node.next_functions)
         arrays = dict(zip(self.positions, node.residuals, strict=True))
-        run = _Recording(self.function, self.given, arrays, self.moving, self.count)
+        again = running_again.set(True)
+        try:
+            run = _Recording(self.function, self.given, arrays, self.moving, self.count)
+        finally:
+            running_again.reset(again)
         captured = origins[len(self.moving) :]
         if not _agree(self.summary, run.summary()) or not set(run.captured()) <= set(captured):
             raise GraphError(

@@ -54,9 +54,9 @@ class Compiled:
     bindings: Bindings  # where the function has the sources from
     answers: Answers | None  # what it was told of recording; None where its program is the same for all answers
     keeps_new: bool  # a tensor that requires grad, which the function has made, and somebody has it now
-    leading: dict[tuple[int, ...], tuple[int, ...]] = field(
-        default_factory=dict
-    )  # of captured tensors that require grad, those that results lead back to, where that has been looked for
+    unreached: set[tuple[int, ...]] = field(
+        default_factory=set
+    )  # captured tensors that require grad, of which results depend on none but by detached values
     pullbacks: dict[tuple[int, ...], Pullback | None] = field(
         default_factory=dict
     )  # gradients, by what they are wanted for

@@ -10,7 +10,7 @@ from jitgrad.core.modes import FORWARD, forward, grad_mode, may_record, transfor
 from jitgrad.errors import ArgumentError, DtypeError, ShapeError
 from jitgrad.ops.linear import convert
 from jitgrad.tensor import Tensor, as_tensor
-from jitgrad.transforms.private import Inputs, differentiated, leading_out, leave, led, wants_tensors, zeros
+from jitgrad.transforms.private import Inputs, differentiated, leave, wants_tensors, zeros
 from jitgrad.transforms.trees import Structure, flatten
 
 __all__ = ["Linearized", "jvp", "linearize"]
@@ -33,13 +33,12 @@ class Linearized:
             transforming.reset(inside)
         leaves, self.structure = flatten(value)
         self.outputs: list[Tensor] = [as_tensor(leaf, f"{what}, value of the function") for leaf in leaves]
-        self.as_tensors = any(leading_out(self.outputs, inputs))
-        self.linked = self.as_tensors and may_record()
+        self.linked = inputs.is_linked(self.outputs)
         inputs.close()
 
     def value(self, as_tensors: bool) -> Any:
         """The value at the point."""
-        return self.structure.unflatten([leave(y, as_tensors) for y in led(self.outputs, self.inputs, self.linked)])
+        return self.structure.unflatten([leave(y, as_tensors) for y in self.inputs.outside(self.outputs, self.linked)])
 
     def push(self, tangents: Sequence[Tensor | None]) -> list[Tensor]:
         """The tangents of the results; zeros where they do not move. None stands for an argument that does not move,
@@ -56,8 +55,7 @@ class Linearized:
         finally:
             grad_mode.reset(token)
             forward.reset(in_forward)
-        changes = [zeros(y) if t is None else t for y, t in zip(self.outputs, moved, strict=True)]
-        return led(changes, self.inputs) if record else changes
+        return [zeros(y) if t is None else t for y, t in zip(self.outputs, moved, strict=True)]
 
 
 def checked_tangents(tangents: Any, inputs: Inputs, structures: Sequence[Structure], what: str) -> list[Tensor]:
@@ -116,11 +114,11 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
 def _linearize(function: Callable[..., Any], primals: tuple[Any, ...], what: str) -> tuple[Any, Callable[..., Any]]:
     inputs = differentiated(primals, tuple(range(len(primals))), what)
     linear = Linearized(function, inputs, {}, what)
-    as_tensors = linear.as_tensors or wants_tensors(primals)
+    as_tensors = linear.linked or wants_tensors(primals)
 
     def push(*tangents: Any) -> Any:
         given = checked_tangents(tangents, inputs, inputs.structures, what)
-        moved = linear.push(given)
+        moved = inputs.outside(linear.push(given), may_record())
         shown = as_tensors or wants_tensors(tangents)
         return linear.structure.unflatten([leave(t, shown) for t in moved])
 

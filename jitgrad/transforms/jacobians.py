@@ -11,14 +11,14 @@ import numpy as np
 from jitgrad.autodiff.reverse import reachable
 from jitgrad.core.aval import aval_of
 from jitgrad.core.dispatch import constant
-from jitgrad.core.modes import anomaly_mode, grad_mode, may_record, recording_mode
+from jitgrad.core.modes import anomaly_mode, grad_mode, recording_mode
 from jitgrad.errors import ArgumentError
 from jitgrad.ops.linear import expand, join, permute, pile, place_diagonal, reshape_to, slice_view
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.tensor import make
 from jitgrad.transforms.batching import UNTRACEABLE, RowFunction
 from jitgrad.transforms.forward_mode import Linearized, jvp
-from jitgrad.transforms.private import Inputs, differentiated, leading_out, leave, led, wants_tensors, zeros
+from jitgrad.transforms.private import Inputs, differentiated, leave, wants_tensors, zeros
 from jitgrad.transforms.reverse_mode import call_recorded, grad, pull
 from jitgrad.transforms.trees import Structure, flatten
 
@@ -97,15 +97,14 @@ def _joined(rows: Sequence[Sequence[Tensor]], how: Any) -> list[Tensor]:
 
 def _rebuild(blocks: list[list[Tensor]], structure: Structure, inputs: Inputs, linked: bool, as_tensors: bool) -> Any:
     """``blocks[i][j]``: the derivative of result i by leaf j, in the containers of both."""
-    rows = [inputs.rebuilt([leave(b, as_tensors) for b in (led(row, inputs) if linked else row)]) for row in blocks]
+    rows = [inputs.rebuilt([leave(b, as_tensors) for b in (inputs.outside(row) if linked else row)]) for row in blocks]
     return structure.unflatten(rows)
 
 
 def _rev(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], args: Any, what: str) -> Any:
     leaves, structure = flatten(call_recorded(function, inputs, kwargs))
     outputs = [as_tensor(leaf, f"{what}, value of the function") for leaf in leaves]
-    as_tensors = any(leading_out(outputs, inputs))
-    linked = as_tensors and may_record()
+    linked = inputs.is_linked(outputs)
     inputs.close()
 
     def block(y: Tensor) -> list[Tensor]:
@@ -114,7 +113,7 @@ def _rev(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], a
         rows = _of_all_seeds(lambda seed: pull([y], [seed], inputs, True, linked), y, (y, *inputs.leaves), linked)
         return [r if y.ndim == 1 else reshape_to(r, shape=(*y.shape, *r.shape[1:])) for r in rows]
 
-    return _rebuild([block(y) for y in outputs], structure, inputs, linked, as_tensors or wants_tensors(args))
+    return _rebuild([block(y) for y in outputs], structure, inputs, linked, linked or wants_tensors(args))
 
 
 def _fwd(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], args: Any, what: str) -> Any:
@@ -133,7 +132,7 @@ def _fwd(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str, Any], a
 
     columns = [block(j, leaf) for j, leaf in enumerate(inputs.leaves)]
     blocks = [[column[i] for column in columns] for i in range(len(outputs))]
-    return _rebuild(blocks, linear.structure, inputs, linear.linked, linear.as_tensors or wants_tensors(args))
+    return _rebuild(blocks, linear.structure, inputs, linear.linked, linear.linked or wants_tensors(args))
 
 
 def _axes_last(columns: Tensor, shape: Sequence[int]) -> Tensor:

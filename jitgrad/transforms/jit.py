@@ -98,8 +98,9 @@ class JitFunction:
         compiled = self._lookup(arguments)
         inputs = [*arguments.tensors, *compiled.sources]
         needs = tuple([i for i, t in enumerate(inputs) if t._edge is not None])
-        if needs and not arguments.has_tensors:  # then results are tensors only where they lead back to a captured one
-            needs = self._leading(arguments, compiled, needs)
+        idle: tuple[int, ...] = ()
+        if needs in compiled.unreached and not arguments.has_tensors:
+            needs, idle = (), needs
         pullback = None
         if needs and grad_mode.get():
             pullback = None if forward.get() else self._pullback(arguments, compiled, needs)
@@ -108,13 +109,19 @@ class JitFunction:
             if pullback is None:  # recorded operation by operation, as tangents need it
                 return self._inlined(arguments, inputs)
             if not arguments.has_tensors and not pullback.needs:
-                compiled.leading[needs] = ()
-                needs, pullback = (), None
-        plain_call = not needs and not kwargs and not self._any_static and compiled.answers is None
-        if plain_call and kernel_mode() == "compiled":
-            self._short.remember(args, compiled)
+                compiled.unreached.add(needs)
+                needs, idle, pullback = (), needs, None
+        is_plain = pullback is None and not arguments.has_tensors
+        if (
+            is_plain
+            and not kwargs
+            and not self._any_static
+            and compiled.answers is None
+            and kernel_mode() == "compiled"
+        ):
+            self._short.remember(args, compiled, {i - len(arguments.tensors) for i in idle})
         results = compiled.executable(arguments.arrays())
-        if not needs and not arguments.has_tensors:
+        if is_plain:
             return compiled.rebuilt([plain(r) for r in results])
         tensors = [make(r, aval_of(r)) for r in results]
         if pullback is not None:
@@ -332,14 +339,6 @@ class JitFunction:
             pullback = Pullback(function, hidden, reached, [[row[i] for i in reached] for row in depends], origins)
         compiled.pullbacks[needs] = pullback
         return pullback
-
-    def _leading(self, arguments: Arguments, compiled: Compiled, needs: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of the captured tensors at ``needs`` that results lead back to; all, where the gradient will tell."""
-        if needs not in compiled.leading and not grad_mode.get() and compiled.answers is None:
-            with compiled.bindings.own_changes():
-                depends = self._recorded(arguments, compiled)[1]
-            compiled.leading[needs] = tuple([i for i in needs if any(row[i] for row in depends)])
-        return compiled.leading.get(needs, needs)
 
     def _recorded(self, arguments: Arguments, compiled: Compiled) -> tuple[Graph, list[list[bool]], list[str | None]]:
         """A recorded trace, on which arguments and captured tensors each of its results depends by more than detached

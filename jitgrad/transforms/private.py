@@ -3,22 +3,23 @@
 Inside of a transform arguments are private tensors: writing to them changes neither the caller's memory nor a leaf of the
 caller's graph. Each differentiated one hangs on an input node of its own, where its gradient is caught; the node is linked
 to the caller's graph, so that transforms nest. Results are what the arguments were: ndarrays and numbers where these
-came in, tensors where tensors came in or a tracked tensor was captured.
+came in, tensors where tensors came in or results lead back to a tracked tensor and the caller records.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode, Leaf, NodeRecorder
-from jitgrad.autodiff.reverse import reachable
+from jitgrad.autodiff.node import GradNode, NodeRecorder
 from jitgrad.core.aval import FLOAT64, aval_of, is_float
 from jitgrad.core.dispatch import constant
-from jitgrad.core.modes import grad_mode
+from jitgrad.core.modes import grad_mode, may_record
 from jitgrad.core.trace import current_graph, operand_for
 from jitgrad.errors import ArgumentError, DtypeError, UnsupportedError
 from jitgrad.ops.linear import convert, copy_of, expand
@@ -33,10 +34,19 @@ __all__ = [
     "leave",
     "plain",
     "private",
+    "running_again",
     "scalar_result",
     "selected",
+    "wants_tensors",
     "zeros",
 ]
+
+
+_tick: Final = operator.attrgetter("tick")
+
+
+running_again: Final[ContextVar[bool]] = ContextVar("jitgrad_running_again", default=False)
+"""Whether a function is run a second time for its gradient: calls that had not returned the first time may have by now."""
 
 
 class InputRecorder(NodeRecorder):
@@ -104,6 +114,7 @@ class Inputs:
     structures: list[Structure]  # of each differentiated argument
     counts: list[int]
     single: bool
+    others: set[Any]  # the input nodes of tracked arguments that are not differentiated
 
     @property
     def targets(self) -> list[tuple[Any, int]]:
@@ -115,6 +126,56 @@ class Inputs:
         self._caught = [make(t._value, t._aval) for t in self.leaves]
         for kept, t in zip(self._caught, self.leaves, strict=True):
             kept._edge = t._edge
+        self._own: set[Any] = {t._edge for t in self._caught}
+        self._walked: set[Any] = set()
+        self._leading: set[Any] = set()
+
+    def is_linked(self, results: Sequence[Tensor]) -> bool:
+        """Whether results lead back to something tracked outside, and the caller records: then all that the transform gives
+        are tensors, and gradients are recorded too."""
+        self._walked, self._leading = set(), {n for n in self._own if n.edges} | self.others
+        return may_record() and any(self._lead_back(results, self._walked, self._leading))
+
+    def outside(self, values: Sequence[Any], linked: bool = True) -> list[Any]:
+        """What a transform gives, after ``is_linked``: values without a history where it leads back to nothing outside, or
+        nothing is ``linked``."""
+        if not linked:
+            return [_unrecorded(v) if isinstance(v, Tensor) else v for v in values]
+        # a value that is not recorded may be so in another call of what is traced
+        tracked = [v for v in values if isinstance(v, Tensor) and v._edge is not None]
+        leads = iter(self._lead_back(tracked, set(), set()))
+        return [
+            _unrecorded(v) if isinstance(v, Tensor) and v._edge is not None and not next(leads) else v for v in values
+        ]
+
+    def _lead_back(self, tensors: Sequence[Tensor], walked: set[Any], leading: set[Any]) -> list[bool]:
+        """Which of these lead back to something tracked outside; what it finds is added to the sets, and what
+        ``is_linked`` has found holds."""
+        stack: list[Any] = [t._edge for t in tensors]
+        fresh: list[GradNode] = []
+        while stack:
+            node = stack.pop()
+            if not isinstance(node, GradNode) or node in walked or node in self._walked or self._ends(node):
+                continue
+            walked.add(node)
+            fresh.append(node)
+            stack.extend(node.edges or ())
+        for node in sorted(fresh, key=_tick):
+            recorder = node.recorder
+            if isinstance(recorder, InputRecorder) and not node.edges:
+                leads = node not in self._own and (recorder.open or running_again.get())
+            else:  # where a released node led to is not known: backward has to come there, and say so
+                leads = node.edges is None or any(self._leads(e, leading) for e in node.edges)
+            if leads:
+                leading.add(node)
+        return [t._edge is not None and self._leads(t._edge, leading) for t in tensors]
+
+    def _ends(self, node: GradNode) -> bool:
+        """Whether nothing behind a node need be looked at: it stands for what the caller has given."""
+        return node in self._own or node in self.others
+
+    def _leads(self, edge: Any, leading: set[Any]) -> bool:
+        return not isinstance(edge, GradNode) or edge in leading or edge in self._leading
 
     def close(self) -> None:
         """The call is over: what still hangs on these inputs depends on nothing that anyone differentiates."""
@@ -149,6 +210,7 @@ def differentiated(args: tuple[Any, ...], argnums: Any, what: str) -> Inputs:
     """Private arguments, those at ``argnums`` on input nodes."""
     positions, single = selected(argnums, len(args), what)
     made = [a if i in positions else _private_tree(a) for i, a in enumerate(args)]
+    others = {t._edge for i, a in enumerate(made) if i not in positions for t in _tracked_in(a)}
     leaves: list[Tensor] = []
     given: list[Any] = []
     structures, counts = [], []
@@ -160,11 +222,23 @@ def differentiated(args: tuple[Any, ...], argnums: Any, what: str) -> Inputs:
         given += flat
         structures.append(structure)
         counts.append(len(flat))
-    return Inputs(tuple(made), leaves, given, structures, counts, single)
+    return Inputs(tuple(made), leaves, given, structures, counts, single, others)
 
 
 def _private_tree(tree: Any) -> Any:
     return private(tree) if is_leaf(tree) else map_leaves(private, tree)
+
+
+def _tracked_in(tree: Any) -> list[Tensor]:
+    leaves = (tree,) if is_leaf(tree) else flatten(tree)[0]
+    return [t for t in leaves if isinstance(t, Tensor) and t._edge is not None]
+
+
+def _unrecorded(tensor: Tensor) -> Tensor:
+    """A tensor on the same memory without its history."""
+    found: Tensor = tensor.detach()
+    found._origin = "no_grad" if tensor._edge is not None and not may_record() else tensor._origin
+    return found
 
 
 def _differentiable(leaf: Any, what: str) -> Tensor:
@@ -189,36 +263,6 @@ def scalar_result(value: Any, what: str) -> Tensor:
     if not is_float(tensor.dtype):
         raise DtypeError(f"{what}: the function must give a float, not {tensor.dtype}")
     return tensor
-
-
-def leading_out(tensors: Sequence[Tensor], inputs: Inputs) -> list[bool]:
-    """Which of these depend on tracked values besides the private inputs, or on what those stand for."""
-    own = {t._edge for t in inputs._caught}
-    leading: set[Any] = {node for node in own if isinstance(node, GradNode) and node.edges}
-    start = min((node.tick for node in own if node is not None), default=0)
-    edges = [t._edge for t in tensors]
-    inside = reachable([e for e in edges if e is not None], start)
-    # what is behind tracked arguments need not be looked at
-    older = {e for n in inside if n not in own for e in n.edges or () if isinstance(e, GradNode) and e.tick < start}
-    older.update(e for e in edges if isinstance(e, GradNode) and e.tick < start)
-    for node in (*reachable(older), *inside):
-        recorder = node.recorder
-        if isinstance(recorder, InputRecorder) and not node.edges:
-            if node not in own and recorder.open:
-                leading.add(node)
-        elif any(not isinstance(e, GradNode) or e in leading for e in node.edges or ()):
-            leading.add(node)
-    return [isinstance(e, Leaf) or e in leading for e in edges]
-
-
-def led(values: Sequence[Any], inputs: Inputs, linked: bool = True) -> list[Any]:
-    """The same values, detached where they lead to nothing outside, or nothing is ``linked``."""
-    if not linked:
-        return [v.detach() if isinstance(v, Tensor) else v for v in values]
-    # a value that is not recorded may be so in another call of what is traced
-    tensors = [v for v in values if isinstance(v, Tensor) and v._edge is not None]
-    out = iter(leading_out(tensors, inputs))
-    return [v.detach() if isinstance(v, Tensor) and v._edge is not None and not next(out) else v for v in values]
 
 
 def wants_tensors(args: Sequence[Any]) -> bool:

@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 
 from jitgrad.autodiff.node import GradNode, NodeRecorder
+from jitgrad.autodiff.rules import Mask
 from jitgrad.compiler.passes import erase_identities, same_program
 from jitgrad.config import overrides
-from jitgrad.core.aval import ShapedArray, aval_of, make_aval
+from jitgrad.core.aval import BOOL, ShapedArray, aval_of, make_aval
+from jitgrad.core.dispatch import constant
 from jitgrad.core.graph import Constant, Graph, Tracer
 from jitgrad.core.trace import current_graph, is_within_trace, standing_in, traces
 from jitgrad.eager import forget_plans
 from jitgrad.errors import GraphError, InPlaceError
 from jitgrad.kernels.guards import USABLE
 from jitgrad.kernels.kernel import kernel_mode
+from jitgrad.ops.linear import expand
 from jitgrad.ops.selection import where
 from jitgrad.tensor import Tensor, as_tensor
 from jitgrad.tensor.operands import wrap
@@ -132,15 +135,22 @@ class _CallRecorder(NodeRecorder):
                 value = values[self.given.index(i)]
                 value._edge, value._slot = node.edges[at], node.slots[at] if node.slots else 0
         cotangents = [*map(_wrapped, self._cotangents_of(g))]
-        each: list[Any] = mask if isinstance(mask, list) else [mask] * self.outputs
-        masks = [None if m is None else m.get() for m, c in zip(each, cotangents, strict=True) if c is not None]
-        masks = [] if all(m is None for m in masks) else masks
+        each: list[Any] = mask if isinstance(mask, list) else [mask]
+        # all or none, or there would be a program for each set of results that have one
+        masks = [] if mask is None else [_mask_of(m, c) for m, c in zip(each, cotangents, strict=True) if c is not None]
         return [None if t is None else (t, None) for t in self.pullback.function(values, cotangents, masks)]
 
 
 def _wrapped(cotangent: Any) -> Tensor | None:
     """A cotangent as a tensor, if there is one."""
     return cotangent if cotangent is None or isinstance(cotangent, Tensor) else wrap(cotangent)
+
+
+def _mask_of(mask: Mask | None, cotangent: Tensor) -> Tensor:
+    """A mask as a tensor, which is true everywhere where there is none."""
+    if mask is not None:
+        return mask.get()  # type: ignore[no-any-return]
+    return expand(constant(True, BOOL, cotangent), shape=cotangent.shape)  # type: ignore[no-any-return]
 
 
 def another_program(name: str) -> GraphError:
@@ -184,13 +194,13 @@ def pullback_function(
     """The gradient of a call as a function.
 
     It takes the arguments, with the ``hidden`` captured tensors after them; the cotangents of the results, None for those
-    that are no part of it; and masks of the others, None for those without (empty: all are). It gives the cotangents of
+    that are no part of it; and masks of the others, or of none of them. It gives the cotangents of
     what is ``reached`` among the arguments and captured tensors at ``tracked``; None where nothing arrives.
     """
     moved = [[*range(count), *hidden].index(i) for i in tracked]
     kinds = () if compiled.answers is None else compiled.answers.regime.kinds
 
-    def pull(values: tuple[Tensor, ...], cotangents: list[Tensor | None], masks: list[Tensor | None]) -> list[Any]:
+    def pull(values: tuple[Tensor, ...], cotangents: list[Tensor | None], masks: list[Tensor]) -> list[Any]:
         given = [c for c in cotangents if c is not None]
         bound = compiled.bindings.now(compiled.sources)
         here = enumerate(compiled.sources, count)
@@ -229,7 +239,7 @@ def pullback_function(
             tensors = [t for t, c in zip(tensors, cotangents, strict=True) if c is not None]
             # where nothing flows back nothing may flow on, whatever the derivatives are
             if masks:
-                tensors = [t if m is None else where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)]
+                tensors = [where(m, t, 0.0) for m, t in zip(masks, tensors, strict=True)]
             return tensors
 
         with compiled.bindings.own_changes(), standing_in() as table:

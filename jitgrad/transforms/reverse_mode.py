@@ -17,9 +17,7 @@ from jitgrad.tensor.tensor import make
 from jitgrad.transforms.private import (
     Inputs,
     differentiated,
-    leading_out,
     leave,
-    led,
     scalar_result,
     wants_tensors,
     zeros,
@@ -78,7 +76,7 @@ def pull(
             found.append(unused(leaf))
         else:
             found.append(gradient if lifted else make(gradient, aval_of(gradient)))
-    return led(found, inputs) if linked else found
+    return found
 
 
 def value_and_grad(
@@ -109,13 +107,14 @@ def _value_and_grad(
         result = call_recorded(function, inputs, kwargs)
         value, aux = _split_aux(result, what) if has_aux else (result, None)
         scalar = scalar_result(value, what)
-        as_tensors = any(leading_out([scalar], inputs))
-        linked = as_tensors and may_record()
-        gradients = pull([scalar], [starting_cotangent(scalar, None, what)], inputs, False, linked)
+        linked = inputs.is_linked([scalar])
+        # the auxiliary value may have nodes in common with the value
+        gradients = pull([scalar], [starting_cotangent(scalar, None, what)], inputs, has_aux, linked)
         inputs.close()
-        as_tensors = as_tensors or wants_tensors(args)
-        shown = leave(led([scalar], inputs, linked)[0], as_tensors)
-        gradient = inputs.rebuilt([leave(g, as_tensors) for g in gradients])
+        as_tensors = linked or wants_tensors(args)
+        shown = leave(inputs.outside([scalar], linked)[0], as_tensors)
+        found = inputs.outside(gradients) if linked else gradients
+        gradient = inputs.rebuilt([leave(g, as_tensors) for g in found])
         if has_aux:
             return (shown, _outside(aux, inputs, as_tensors)), gradient
         return shown, gradient
@@ -132,7 +131,7 @@ def _split_aux(result: Any, what: str) -> tuple[Any, Any]:
 def _outside(tree: Any, inputs: Inputs, as_tensors: bool) -> Any:
     """Auxiliary results as the user gets them."""
     leaves, structure = flatten(tree)
-    return structure.unflatten([leave(leaf, as_tensors) for leaf in led(leaves, inputs, may_record())])
+    return structure.unflatten([leave(leaf, as_tensors) for leaf in inputs.outside(leaves, may_record())])
 
 
 def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -181,9 +180,8 @@ def _vjp(function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, 
     value, aux = _split_aux(result, "vjp") if has_aux else (result, None)
     leaves, structure = flatten(value)
     outputs = [as_tensor(leaf, "vjp, value of the function") for leaf in leaves]
-    as_tensors = any(leading_out(outputs, inputs))
-    linked = as_tensors and may_record()
-    as_tensors = as_tensors or wants_tensors(primals)
+    linked = inputs.is_linked(outputs)
+    as_tensors = linked or wants_tensors(primals)
     inputs.close()
 
     def pulled(cotangent: Any) -> Any:
@@ -194,7 +192,8 @@ def _vjp(function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, 
         tracked = any(c._edge is not None for c in cotangents)
         record = (linked or tracked) and may_record()
         gradients = pull(outputs, cotangents, inputs, True, record, unused)
+        gradients = inputs.outside(gradients) if record else gradients
         return inputs.rebuilt([leave(g, as_tensors or tracked) for g in gradients])
 
-    shown = structure.unflatten([leave(y, as_tensors) for y in led(outputs, inputs, linked)])
+    shown = structure.unflatten([leave(y, as_tensors) for y in inputs.outside(outputs, linked)])
     return (shown, pulled, _outside(aux, inputs, as_tensors)) if has_aux else (shown, pulled)

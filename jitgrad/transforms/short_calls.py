@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from jitgrad.core.graph import is_number
+from jitgrad.core.modes import grad_mode
 from jitgrad.kernels.guards import NUMBERS, USABLE, guard_of
 from jitgrad.transforms.bindings import Bindings
 from jitgrad.transforms.compiled import Compiled
@@ -75,8 +76,9 @@ class ShortCalls:
             self.guarded[len(args)] = short.guarded(args, self)
         return short.function(*args)
 
-    def remember(self, args: tuple[Any, ...], compiled: Compiled) -> None:
-        """Let later calls with such arguments go straight to the kernel, where that is one for all of the function."""
+    def remember(self, args: tuple[Any, ...], compiled: Compiled, idle: Collection[int]) -> None:
+        """Let later calls with such arguments go straight to the kernel, where that is one for all of the function; whether
+        the captured tensors ``idle`` require grad makes no difference."""
         key: list[Any] = []
         given, conditions = [], []
         for k, a in enumerate(args):
@@ -111,6 +113,7 @@ class ShortCalls:
             "general": self._general,
             "renewed": compiled.renewed,
             "array": np.array,
+            "records": grad_mode.get,
             **dtypes,
         }
         arguments = ", ".join(f"a{i}" for i in range(len(args)))
@@ -118,12 +121,14 @@ class ShortCalls:
         if bindings.lines:
             lines += bindings.lines.splitlines()
             conditions.append("changed and not renewed()")
-        conditions += [
+        tracked = [
             f"source{i}._edge is not None"
             for i, source in enumerate(compiled.sources)
-            if source._edge is None  # the others are detached in the function
+            if i not in idle
             and not (bindings.is_array[i] and is_number(source._value))  # a number of the program, which nobody has
         ]
+        if tracked:
+            conditions.append(f"({' or '.join(tracked)}) and records()")
         if conditions:
             lines.append(f"    if {' or '.join(conditions)}: return general(({arguments}{',' if args else ''}), {{}})")
         body = [f"    results = call({', '.join(given)})", f"    return {text}"]
