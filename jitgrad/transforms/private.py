@@ -133,8 +133,16 @@ class Inputs:
     def is_linked(self, results: Sequence[Tensor]) -> bool:
         """Whether results lead back to something tracked outside, and the caller records: then all that the transform gives
         are tensors, and gradients are recorded too."""
-        self._walked, self._leading = set(), {n for n in self._own if n.edges} | self.others
-        return may_record() and any(self._lead_back(results, self._walked, self._leading))
+        self._walked = (
+            self._own | self.others
+        )  # they stand for what the caller has given: nothing behind need be looked at
+        self._leading = {node for node in self._walked if node.edges}
+        if not may_record():
+            return False
+        walked, leading = self._walk(results)
+        self._walked |= walked
+        self._leading |= leading
+        return any(_leads(t._edge, leading, self._leading) for t in results)
 
     def outside(self, values: Sequence[Any], linked: bool = True) -> list[Any]:
         """What a transform gives, after ``is_linked``: values without a history where it leads back to nothing outside, or
@@ -143,39 +151,34 @@ class Inputs:
             return [_unrecorded(v) if isinstance(v, Tensor) else v for v in values]
         # a value that is not recorded may be so in another call of what is traced
         tracked = [v for v in values if isinstance(v, Tensor) and v._edge is not None]
-        leads = iter(self._lead_back(tracked, set(), set()))
-        return [
-            _unrecorded(v) if isinstance(v, Tensor) and v._edge is not None and not next(leads) else v for v in values
-        ]
+        leading = self._walk(tracked)[1]
+        loose = {id(v) for v in tracked if not _leads(v._edge, leading, self._leading)}
+        return [_unrecorded(v) if id(v) in loose else v for v in values]
 
-    def _lead_back(self, tensors: Sequence[Tensor], walked: set[Any], leading: set[Any]) -> list[bool]:
-        """Which of these lead back to something tracked outside; what it finds is added to the sets, and what
-        ``is_linked`` has found holds."""
+    def _walk(self, tensors: Sequence[Tensor]) -> tuple[set[Any], set[Any]]:
+        """The nodes that lead to these, but for those that are known, and which of them lead back outside."""
+        known, walked, leading = self._walked, set[Any](), set[Any]()
         stack: list[Any] = [t._edge for t in tensors]
-        fresh: list[GradNode] = []
         while stack:
             node = stack.pop()
-            if not isinstance(node, GradNode) or node in walked or node in self._walked or self._ends(node):
-                continue
-            walked.add(node)
-            fresh.append(node)
-            stack.extend(node.edges or ())
-        for node in sorted(fresh, key=_tick):
-            recorder = node.recorder
-            if isinstance(recorder, InputRecorder) and not node.edges:
-                leads = node not in self._own and (recorder.open or running_again.get())
-            else:  # where a released node led to is not known: backward has to come there, and say so
-                leads = node.edges is None or any(self._leads(e, leading) for e in node.edges)
-            if leads:
+            if type(node) is GradNode and node not in known and node not in walked:
+                walked.add(node)
+                if node.edges:
+                    stack += node.edges
+        before = self._leading
+        for node in sorted(walked, key=_tick):
+            edges = node.edges
+            if edges is None:  # where a released node led to is not known: backward has to come there, and say so
                 leading.add(node)
-        return [t._edge is not None and self._leads(t._edge, leading) for t in tensors]
-
-    def _ends(self, node: GradNode) -> bool:
-        """Whether nothing behind a node need be looked at: it stands for what the caller has given."""
-        return node in self._own or node in self.others
-
-    def _leads(self, edge: Any, leading: set[Any]) -> bool:
-        return not isinstance(edge, GradNode) or edge in leading or edge in self._leading
+            elif not edges and isinstance(node.recorder, InputRecorder):
+                if node.recorder.open or running_again.get():
+                    leading.add(node)
+            else:
+                for edge in edges:
+                    if type(edge) is not GradNode or edge in leading or edge in before:
+                        leading.add(node)
+                        break
+        return walked, leading
 
     def close(self) -> None:
         """The call is over: what still hangs on these inputs depends on nothing that anyone differentiates."""
@@ -189,6 +192,11 @@ class Inputs:
             trees.append(structure.unflatten(values[start : start + count]))
             start += count
         return trees[0] if self.single else tuple(trees)
+
+
+def _leads(edge: Any, leading: set[Any], known: set[Any]) -> bool:
+    """Whether an edge leads back outside, given the nodes that do."""
+    return edge is not None and (type(edge) is not GradNode or edge in leading or edge in known)
 
 
 def selected(argnums: Any, count: int, what: str) -> tuple[tuple[int, ...], bool]:

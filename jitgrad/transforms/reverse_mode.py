@@ -88,7 +88,8 @@ def value_and_grad(
     ``has_aux`` the function gives ``(value, auxiliary)``, and so does the result in place of the value.
 
     ndarrays and numbers in: a float and C-contiguous ndarrays of each argument's dtype out (integers: float64), as
-    ``scipy.optimize.minimize(jac=True)`` wants it. Tensors in, or tracked tensors captured: tensors out. Raises
+    ``scipy.optimize.minimize(jac=True)`` wants it. Tensors in, or results that lead back to a tracked tensor
+    which the function captures: tensors out, the latter not under ``no_grad``. Raises
     ArgumentError where the value is no scalar, DtypeError where it or an argument is no float.
 
     >>> import numpy as np, jitgrad as jg
