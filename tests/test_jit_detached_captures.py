@@ -264,3 +264,21 @@ def test_a_cotangent_of_another_dtype() -> None:
     ):
         for dtype in (np.float32, np.int64, bool):
             close(function(np.ones(3), np.arange(3).astype(dtype)), 2.0 * np.arange(3).astype(dtype))
+
+
+@pytest.mark.parametrize("wrapped", [lambda f: f, jit, lambda f: jit(jit(f))], ids=["eager", "jitted", "twice"])
+def test_jitted_functions_of_several_results_within_transforms(wrapped: Callable[..., Any]) -> None:
+    """Each result leads back to what it depends on, and to no other argument of the call."""
+    function = wrapped(lambda u, v: (u * u, v * v))
+    a, b = jg.tensor([1.0, 2.0]), leaf(3.0, 4.0)
+    assert _flags(jg.vjp(function, a, b)[0]) == [False, True]
+    assert _flags(jg.vjp(lambda u, v: function(*function(u, v)), a, b)[0]) == [False, True]
+    for array in (np.ones(2), 1.0):
+        value, gradient = jg.value_and_grad(lambda u: jg.sum(function(u, b)[0]))(array)
+        assert type(value) is float
+        assert type(gradient) is type(array)
+        assert jg.value_and_grad(lambda u: jg.sum(function(u, b)[1]))(array)[0].requires_grad
+    outer = jit(lambda u, v: function(*function(u, v)))
+    first, second = outer(leaf(1.0, 2.0), b)
+    assert jg.autograd.grad(first.sum(), b, allow_unused=True, retain_graph=True) == (None,)
+    close(jg.autograd.grad(second.sum(), b)[0], 4.0 * np.array([3.0, 4.0]) ** 3)

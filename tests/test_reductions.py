@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -569,3 +570,64 @@ def test_scipy_agrees_on_the_softmax_family() -> None:
         np.testing.assert_allclose(
             jg.log_softmax(x, axis).numpy(), scipy.special.log_softmax(x, axis), rtol=1e-14, atol=1e-15
         )
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "max", "min"])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (5,), (3, 1), (2, 0)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, bool])
+def test_one_axis_again_and_again(name: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """The second call takes the short way: by position and by name, as a method and as a function, of any layout."""
+    if name in ("max", "min") and 0 in shape:
+        return
+    array = np.random.default_rng(3).uniform(0.0, 3.0, shape).astype(dtype)
+    for axis in range(-array.ndim, array.ndim):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = getattr(np, name)(array, axis=axis)
+        for layout in (array, np.asfortranarray(array)):
+            x = jg.from_numpy(layout)
+            for _ in range(2):
+                for result in (getattr(x, name)(axis), getattr(x, name)(axis=axis), getattr(jg, name)(x, axis)):
+                    assert result.shape == expected.shape
+                    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6 if dtype is np.float32 else 1e-14)
+                kept = getattr(jg, name)(x, axis, keepdims=True)
+                assert kept.shape == np.expand_dims(expected, axis).shape
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "max", "min"])
+def test_gradients_along_one_axis_again_and_again(name: str) -> None:
+    array = np.random.default_rng(4).uniform(0.5, 3.0, (3, 4))
+    weights = np.array([1.0, 2.0, 3.0])
+    expected = {
+        "sum": np.repeat(weights[:, None], 4, 1),
+        "mean": np.repeat(weights[:, None], 4, 1) / 4,
+        "prod": weights[:, None] * array.prod(1, keepdims=True) / array,
+        "max": weights[:, None] * (array == array.max(1, keepdims=True)),
+        "min": weights[:, None] * (array == array.min(1, keepdims=True)),
+    }[name]
+    for _ in range(3):
+        x = jg.tensor(array, requires_grad=True)
+        (getattr(x, name)(1) * weights).sum().backward()
+        assert x.grad is not None
+        np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-14)
+        with jg.no_grad():
+            assert not getattr(x, name)(1).requires_grad
+        assert jg.jit(lambda v: getattr(v, name)(1))(array).shape == (3,)
+        np.testing.assert_allclose(
+            jg.grad(lambda v: (getattr(v, name)(1) * weights).sum())(array), expected, rtol=1e-14
+        )
+
+
+def test_the_axis_of_a_scalar() -> None:
+    x = jg.tensor(2.0)
+    for axis in (0, -1, 0, -1):
+        assert x.sum(axis).item() == jg.max(x, axis).item() == 2.0
+
+
+def test_what_equals_an_axis_is_none() -> None:
+    x = jg.tensor([[1.0, 2.0], [3.0, 4.0]])
+    for _ in range(2):
+        assert x.sum(1).tolist() == [3.0, 7.0]
+        for axis in (1.0, "1", 2, -3):
+            with pytest.raises((TypeError, ValueError, IndexError)):
+                x.sum(axis)

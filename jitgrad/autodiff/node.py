@@ -68,6 +68,10 @@ class NodeRecorder:
         """The cotangents as tensors, each with its mask; ``record``: they can be differentiated again."""
         raise NotImplementedError
 
+    def depends(self, slot: int) -> Sequence[bool] | None:
+        """On which of the tracked operands a result depends; None: on all of them."""
+        return None
+
     def push(self, node: GradNode, tangents: Sequence[Any], record: bool) -> Any:
         """The tangent of the result (a tuple of them for several), given those of the tracked operands (None: zero)."""
         raise NotDifferentiableError(f"{self.name} has no forward-mode rule; use reverse mode (vjp, grad)")

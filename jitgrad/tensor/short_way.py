@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +15,7 @@ from jitgrad.core.primitive import Elementwise, Primitive
 from jitgrad.eager import Plan, keep_plan, plan_for, recorder_for
 from jitgrad.ops.blocks import Single
 from jitgrad.tensor.operands import SCALARS, as_tensor, is_operand, number_constant
-from jitgrad.tensor.recording import kept, record
+from jitgrad.tensor.recording import inherit_origin, kept, record
 from jitgrad.tensor.tensor import Tensor
 
 __all__ = ["binary_function", "fold_function", "pair_function", "reflected_function", "unary_function"]
@@ -79,13 +79,15 @@ def unary_function(primitive: Primitive, general: Callable[..., Any] | None = No
 def binary_function(primitive: Primitive, general: Callable[..., Any] | None = None) -> Callable[[Tensor, Any], Any]:
     """An elementwise primitive of two operands, as an operator that does the usual case without detours; ``general`` does
     the others."""
-    return _of_two(primitive.plans, primitive if general is None else general, True, primitive.rule is not None)
+    constant = "" if primitive.rule is not None else f"nondiff:{primitive.name}"
+    return _of_two(primitive.plans, primitive if general is None else general, True, constant)
 
 
 def _of_two(
-    plans: dict[Any, Plan], general: Callable[[Any, Any], Any], elementwise: bool, differentiable: bool
+    plans: dict[Any, Plan], general: Callable[[Any, Any], Any], elementwise: bool, constant: str = ""
 ) -> Callable[[Tensor, Any], Any]:
-    """An operator that runs the plan which is in a table for the avals of its operands; ``general`` does the others."""
+    """An operator that runs the plan which is in a table for the avals of its operands; ``general`` does the others.
+    ``constant``: why no gradient goes through it, if none does."""
 
     def function(self: Tensor, other: Any) -> Any:
         given = other
@@ -133,7 +135,10 @@ def _of_two(
             needs, edges = _FIRST, (first,)
         else:
             needs, edges = _BOTH, (first, second)
-        if not differentiable or self._slot or other._slot or _is_enabled() is not True:
+        if constant:
+            result._origin = constant if _is_enabled() else "no_grad"
+            return result
+        if self._slot or other._slot or _is_enabled() is not True:
             record(plan, (self, other), (result,))
             return result
         try:
@@ -184,27 +189,41 @@ def pair_function(single: Single, general: Callable[[Tensor, Any], Any]) -> Call
             keep_plan(table, avals, plan_for(primitive, avals, params))
         return result
 
-    backwards = _of_two(turned, first_time, False, True)
-    return _of_two(
-        straight,
-        lambda x, y: backwards(y, x) if type(y) is Tensor else general(x, y),
-        elementwise=False,
-        differentiable=True,
-    )
+    backwards = _of_two(turned, first_time, False)
+    return _of_two(straight, lambda x, y: backwards(y, x) if type(y) is Tensor else general(x, y), False)
 
 
 def fold_function(primitive: Primitive, general: Callable[..., Any]) -> Callable[..., Any]:
-    """A reduction as a function that does the usual case, one tensor over all axes, without detours; ``general`` does the
-    others."""
+    """A reduction as a function that does the usual cases, one tensor over all axes or one, without detours; ``general`` does
+    the others, and all for the first time."""
     plans = primitive.plans
+    along: dict[Any, Plan] = {}
 
-    def first_time(*args: Any, **kwargs: Any) -> Any:
-        result = general(*args, **kwargs)
-        if len(args) == 1 and not kwargs and type(args[0]) is Tensor:
-            aval = args[0]._aval
-            plan = plans.get(((aval,), ("axes", tuple(range(aval.ndim)))))
-            if plan is not None:
-                keep_plan(plans, (aval,), plan)
+    def others(*args: Any, **kwargs: Any) -> Any:
+        count = len(args)
+        if count and count + len(kwargs) == 1 and type(args[0]) is Tensor:
+            return first_time(plans, (args[0]._aval,), args[0], range(args[0].ndim))
+        axis = args[1] if count == 2 and not kwargs else kwargs.get("axis") if count == 1 and len(kwargs) == 1 else None
+        if type(axis) is not int or type(args[0]) is not Tensor:
+            return general(*args, **kwargs)
+        x = args[0]
+        plan = along.get((x._aval, axis))
+        if plan is None:
+            return first_time(along, (x._aval, axis), x, (axis,), axis)
+        result = _new(Tensor)
+        result._value = out = plan.run(x._value)
+        result._aval = plan.aval or aval_of(out)
+        if x._edge is not None:
+            record(plan, (x,), (result,))
+        else:
+            inherit_origin((x,), result)
         return result
 
-    return unary_function(primitive, first_time)
+    def first_time(table: dict[Any, Plan], key: Any, x: Tensor, axes: Iterable[int], *given: int) -> Any:
+        result = general(x, *given)
+        plan = plans.get(((x._aval,), ("axes", tuple([i % x.ndim for i in axes if x.ndim]))))
+        if plan is not None:
+            keep_plan(table, key, plan)
+        return result
+
+    return unary_function(primitive, others)

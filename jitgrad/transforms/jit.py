@@ -466,17 +466,24 @@ def _depends(results: Sequence[Tensor], targets: Sequence[Target | None], since:
     for i, target in enumerate(targets):
         if target is not None:
             bits[target] = bits.get(target, 0) | 1 << i
-    found: dict[Any, int] = {}  # of nodes
+    found: dict[Any, list[int]] = {}  # of the results of nodes
 
     def at(edge: Any, slot: int) -> int:
-        return bits.get((edge, slot), 0) | found.get(edge, 0)
+        return bits.get((edge, slot), 0) | (found[edge][slot] if edge in found else 0)
 
     for node in reachable([t._edge for t in results if t._edge is not None], since):
+        recorder = node.recorder
         if node.edges is None:  # released inside: backward has to come here, and say so
-            found[node] = (1 << len(targets)) - 1
+            found[node] = [(1 << len(targets)) - 1] * recorder.outputs
             continue
-        for edge, slot in zip(node.edges, node.slots or (0,) * len(node.edges), strict=True):
-            found[node] = found.get(node, 0) | at(edge, slot)
+        operands = [at(edge, slot) for edge, slot in node.next_functions]
+        found[node] = []
+        for slot in range(recorder.outputs):
+            depends = recorder.depends(slot)
+            total = 0
+            for operand, does in zip(operands, depends or (True,) * len(operands), strict=True):
+                total |= operand if does else 0
+            found[node].append(total)
     return [at(t._edge, t._slot) for t in results]
 
 

@@ -133,16 +133,15 @@ class Inputs:
     def is_linked(self, results: Sequence[Tensor]) -> bool:
         """Whether results lead back to something tracked outside, and the caller records: then all that the transform gives
         are tensors, and gradients are recorded too."""
-        self._walked = (
-            self._own | self.others
-        )  # they stand for what the caller has given: nothing behind need be looked at
+        # these stand for what the caller has given: what is behind them need not be looked at
+        self._walked = self._own | self.others
         self._leading = {node for node in self._walked if node.edges}
         if not may_record():
             return False
         walked, leading = self._walk(results)
         self._walked |= walked
         self._leading |= leading
-        return any(_leads(t._edge, leading, self._leading) for t in results)
+        return any(self._leads(t._edge, t._slot, leading) for t in results)
 
     def outside(self, values: Sequence[Any], linked: bool = True) -> list[Any]:
         """What a transform gives, after ``is_linked``: values without a history where it leads back to nothing outside, or
@@ -152,11 +151,12 @@ class Inputs:
         # a value that is not recorded may be so in another call of what is traced
         tracked = [v for v in values if isinstance(v, Tensor) and v._edge is not None]
         leading = self._walk(tracked)[1]
-        loose = {id(v) for v in tracked if not _leads(v._edge, leading, self._leading)}
+        loose = {id(v) for v in tracked if not self._leads(v._edge, v._slot, leading)}
         return [_unrecorded(v) if id(v) in loose else v for v in values]
 
     def _walk(self, tensors: Sequence[Tensor]) -> tuple[set[Any], set[Any]]:
-        """The nodes that lead to these, but for those that are known, and which of them lead back outside."""
+        """The nodes that lead to these, but for those that are known, and which of them lead back outside: nodes, or pairs of
+        a node and the number of a result."""
         known, walked, leading = self._walked, set[Any](), set[Any]()
         stack: list[Any] = [t._edge for t in tensors]
         while stack:
@@ -173,12 +173,31 @@ class Inputs:
             elif not edges and isinstance(node.recorder, InputRecorder):
                 if node.recorder.open or running_again.get():
                     leading.add(node)
+            elif node.recorder.outputs > 1:
+                self._add_results(node, leading)
             else:
-                for edge in edges:
-                    if type(edge) is not GradNode or edge in leading or edge in before:
+                slots = node.slots
+                for i, edge in enumerate(edges):
+                    if edge in leading or edge in before or self._leads(edge, slots[i] if slots else 0, leading):
                         leading.add(node)
                         break
         return walked, leading
+
+    def _add_results(self, node: GradNode, leading: set[Any]) -> None:
+        """Add those results of a node that lead back outside."""
+        operands = [self._leads(edge, slot, leading) for edge, slot in node.next_functions]
+        for slot in range(node.recorder.outputs):
+            depends = node.recorder.depends(slot)
+            if any(operands if depends is None else [a and b for a, b in zip(operands, depends, strict=True)]):
+                leading.add((node, slot))
+
+    def _leads(self, edge: Any, slot: int, leading: set[Any]) -> bool:
+        """Whether an edge leads back outside, given the nodes and results that do."""
+        if type(edge) is not GradNode:
+            return edge is not None
+        if edge in leading or edge in self._leading:
+            return True
+        return edge.recorder.outputs > 1 and ((edge, slot) in leading or (edge, slot) in self._leading)
 
     def close(self) -> None:
         """The call is over: what still hangs on these inputs depends on nothing that anyone differentiates."""
@@ -192,11 +211,6 @@ class Inputs:
             trees.append(structure.unflatten(values[start : start + count]))
             start += count
         return trees[0] if self.single else tuple(trees)
-
-
-def _leads(edge: Any, leading: set[Any], known: set[Any]) -> bool:
-    """Whether an edge leads back outside, given the nodes that do."""
-    return edge is not None and (type(edge) is not GradNode or edge in leading or edge in known)
 
 
 def selected(argnums: Any, count: int, what: str) -> tuple[tuple[int, ...], bool]:

@@ -85,6 +85,10 @@ class _CallRecorder(NodeRecorder):
         # the pullback, for cotangents that are arrays without masks, by which results have one
         self._compiled: dict[tuple[bool, ...], Compiled] = {}
 
+    def depends(self, slot: int) -> Sequence[bool]:
+        """On which of the tracked arguments and captured tensors a result depends."""
+        return self.pullback.depends[slot]
+
     def _cotangents_of(self, g: Any) -> list[Any]:
         """The cotangents of all results; None where nothing arrived, which is another gradient than that of zeros."""
         return [g] if self.outputs == 1 else list(g)
