@@ -1262,3 +1262,69 @@ def test_a_transform_within_a_checkpoint(inside: str, around: str, given: str) -
     found = _AROUND[around](lambda v: jg.checkpoint(lambda u: body(v, u))(v), x, w)
     assert type(found) is type(expected)
     np.testing.assert_allclose(*(r.detach() if isinstance(r, jg.Tensor) else r for r in (found, expected)), rtol=1e-14)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_checkpoint_of_what_an_earlier_transform_left(power: int) -> None:
+    """A value that hangs on the input of a transform which has returned is a constant, the first time and again."""
+    kept: list[Any] = []
+
+    def leaking(a: Any) -> Any:
+        kept.append(a * 1.0)
+        return (a**2).sum()
+
+    jg.grad(leaking)(np.array([1.0, 4.0]))
+    x = jg.tensor([1.0, 2.0], requires_grad=True)
+    jg.checkpoint(lambda b: (jg.grad(lambda c: (c * kept[0]).sum())(_ONES) ** power * b).sum())(x).backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 4.0**power]
+
+
+def test_a_checkpoint_leaves_the_tensors_that_it_returns() -> None:
+    w = jg.tensor([2.0, 3.0], requires_grad=True)
+    both = jg.checkpoint(lambda b: ((b * w).sum(), w))
+    for _ in range(2):
+        w.grad = None
+        both(jg.tensor([1.0, 4.0]))[0].backward()
+        assert w.is_leaf
+        assert w.grad is not None
+        assert w.grad.tolist() == [1.0, 4.0]
+    w.grad = None
+    both(jg.tensor([1.0, 4.0]))[1].sum().backward()
+    (w**2).sum().backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [5.0, 7.0]
+
+    def outer(a: Any) -> Any:
+        inner = jg.checkpoint(lambda b: ((a * b).sum(), (b**2).sum(), a))
+        return jg.value_and_grad(lambda b: inner(b)[0])(_ONES)[0] + a.sum()
+
+    value, gradient = jg.value_and_grad(outer)(np.array([1.0, 4.0]))
+    assert value == 10.0
+    assert gradient.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "wrapped", [jg.checkpoint, lambda f: jg.checkpoint(jg.jit(f)), lambda f: jg.checkpoint(jg.checkpoint(f))]
+)
+def test_each_result_of_a_checkpoint_leads_back_by_itself(wrapped: Callable[..., Any]) -> None:
+    w = jg.tensor([2.0, 3.0], requires_grad=True)
+    function = wrapped(lambda a, v: ((a * v).sum(), (a**2).sum(), (v.detach() * a).sum()))
+    for number, leads in enumerate((True, False, False)):
+        value, gradient = jg.value_and_grad(lambda a, number=number: function(a, w)[number])(np.array([1.0, 4.0]))
+        assert isinstance(value, jg.Tensor) is isinstance(gradient, jg.Tensor) is leads
+        assert [r.requires_grad for r in function(jg.tensor([1.0, 4.0]), w)] == [True, False, False]
+
+
+@pytest.mark.parametrize("transform", [jg.grad, jg.jacrev, jg.jacfwd, lambda f: lambda x: jg.jvp(f, (x,), (x,))])
+def test_what_a_transform_leaves_where_the_function_raises(transform: Any) -> None:
+    """A value that hangs on its input is a constant, as after a return."""
+    kept: list[Any] = []
+
+    def raises(a: Any) -> Any:
+        kept.append(a * 1.0)
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        transform(raises)(np.array([1.0, 4.0]))
+    assert type(jg.value_and_grad(lambda b: (b * kept[0]).sum())(_ONES)[0]) is float

@@ -24,7 +24,7 @@ from jitgrad.errors import AnomalyError, InPlaceError, ReleasedGraphError, Shape
 from jitgrad.kernels.kernel import entry_point, kernel_mode
 from jitgrad.ops.linear import convert, copy_of
 
-__all__ = ["Target", "check_memory", "leading", "reachable", "sweep"]
+__all__ = ["Target", "check_memory", "dependencies", "leading", "reachable", "sweep"]
 
 Target = tuple[Edge, int]
 """A leaf or a node, and which of its results."""
@@ -43,6 +43,40 @@ def reachable(roots: Iterable[Edge], since: int = 0) -> list[GradNode]:
             if type(edge) is GradNode and edge not in seen and edge.tick >= since:
                 stack.append(edge)
     return sorted(seen, key=operator.attrgetter("tick"))
+
+
+def dependencies(
+    results: Sequence[Any], targets: Sequence[Target | None], nodes: Iterable[GradNode]
+) -> list[list[bool]]:
+    """On which of the targets each result depends by way of these nodes, oldest first; a target that is None counts for
+    none."""
+    bits: dict[Any, int] = {}  # one for each of the targets
+    for i, target in enumerate(targets):
+        if target is not None:
+            bits[target] = bits.get(target, 0) | 1 << i
+    found: dict[Any, Any] = {}  # of nodes, a list for those of several results
+
+    def at(edge: Any, slot: int) -> int:
+        behind = found.get(edge, 0)
+        return bits.get((edge, slot), 0) | (behind if type(behind) is int else behind[slot])
+
+    for node in nodes:
+        edges, count = node.edges, node.recorder.outputs
+        if edges is None:  # released inside: backward has to come here, and say so
+            found[node] = (1 << len(targets)) - 1 if count == 1 else [(1 << len(targets)) - 1] * count
+            continue
+        slots = node.slots
+        operands = [at(edge, slots[k] if slots else 0) for k, edge in enumerate(edges)]
+        if count == 1:
+            found[node] = functools.reduce(operator.or_, operands, 0)
+            continue
+        found[node] = []
+        for slot in range(count):
+            depends = node.recorder.depends(slot)
+            used = operands if depends is None else [o for o, does in zip(operands, depends, strict=True) if does]
+            found[node].append(functools.reduce(operator.or_, used, 0))
+    every = range(len(targets))
+    return [[bool(at(t._edge, t._slot) >> i & 1) for i in every] for t in results]
 
 
 def leading(nodes: Sequence[GradNode], targets: set[Edge]) -> set[GradNode]:

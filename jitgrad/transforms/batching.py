@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitgrad.autodiff.batching import Batched, run_batched
-from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.core.aval import ShapedArray, aval_of
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Atom, Constant, Graph, Tracer, Variable
@@ -269,7 +269,7 @@ def _traced(function: Callable[..., Any], mapped: _Mapped) -> _Element:
     finally:
         graph.closed = True
         for recorder in inputs:
-            recorder.open = False
+            recorder.closed = next_tick()
     made = _Element(graph.nodes, graph.modes, variables, graph.outside, outputs, structure)
     graph.forget()
     return made

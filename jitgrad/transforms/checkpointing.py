@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 
 from jitgrad.autodiff.node import Edge, GradNode, Leaf, NodeRecorder, next_tick
-from jitgrad.autodiff.reverse import sweep
+from jitgrad.autodiff.reverse import Target, dependencies, sweep
 from jitgrad.autodiff.rules import Mask
 from jitgrad.core.aval import FLOAT64, aval_of, is_float
 from jitgrad.core.memory import owner
@@ -174,6 +174,11 @@ class _Recording:
                     found[edge, slot] = None
         return list(found)
 
+    def depends(self, captured: Sequence[Origin]) -> list[list[bool]]:
+        """On which of the tracked arguments, and of these captured values after them, each result depends."""
+        targets: list[Target | None] = [*[(p, 0) for p in self.passages], *captured]
+        return dependencies(self.results, targets, self.nodes)
+
     def cut(self, passages: dict[Origin, GradNode]) -> None:
         """Lead every edge to a captured value through its passage."""
         for node in self.nodes:
@@ -181,10 +186,11 @@ class _Recording:
             if any(origin in passages for origin in origins):
                 moved = [(passages[o], 0) if o in passages else o for o in origins]
                 node.edges, node.slots = tuple([e for e, _ in moved]), tuple([s for _, s in moved])
-        for r in self.results:
+        for k, r in enumerate(self.results):
             there = passages.get((r._edge, r._slot))  # type: ignore[arg-type]
-            if there is not None:
-                r._edge, r._slot = there, 0
+            if there is not None:  # another tensor: this one may be the user's
+                self.results[k] = inner = make(r._value, r._aval)
+                inner._edge = there
 
     def summary(self) -> list[Any]:
         """What must be the same in every run: the operations, sums of the results, and the values from outside that nodes
@@ -288,15 +294,21 @@ class _Recorder(NodeRecorder):
         self.moving = moving
         self.count = len(captured)
         self.summary = run.summary()
+        self.since = run.since
+        self._depends = run.depends(captured)
         self.outputs = outputs
         self.fresh = (False,) * (len(moving) + len(captured))
+
+    def depends(self, slot: int) -> Sequence[bool]:
+        """On which of the tracked arguments and captured values a result depends."""
+        return self._depends[slot]
 
     def values(self, node: GradNode, g: Any, mask: Any, record: bool) -> Sequence[Any]:
         """The cotangents as tensors, each with its mask."""
         assert node.edges is not None
         origins: list[Origin] = list(node.next_functions)
         arrays = dict(zip(self.positions, node.residuals, strict=True))
-        again = running_again.set(True)
+        again = running_again.set(self.since)
         try:
             run = _Recording(self.function, self.given, arrays, self.moving, self.count)
         finally:

@@ -27,6 +27,9 @@ class Linearized:
         token = grad_mode.set(FORWARD)
         try:
             value = function(*inputs.args, **kwargs)
+        except BaseException:
+            inputs.close()
+            raise
         finally:
             grad_mode.reset(token)
             forward.reset(in_forward)

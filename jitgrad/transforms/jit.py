@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.autodiff.node import Edge, next_tick
-from jitgrad.autodiff.reverse import Target, reachable
+from jitgrad.autodiff.node import Edge, GradNode, next_tick
+from jitgrad.autodiff.reverse import Target, dependencies, reachable
 from jitgrad.compiler.draw import Drawing, draw
 from jitgrad.compiler.executable import Executable
 from jitgrad.compiler.explain import Explanation, explain
@@ -272,7 +272,7 @@ class JitFunction:
             edges is not None
             and not grad_mode.get()
             and ENABLED in asked
-            and any(_depends(results, _targets(edges, outer), start))
+            and any(map(any, dependencies(results, _targets(edges, outer), _recorded_since(results, start))))
         ):
             raise GraphError(
                 f"{self._title} records under enable_grad() though it is called under no_grad(), where its results have no "
@@ -347,12 +347,7 @@ class JitFunction:
         edges = Regime.now(arguments.tensors).edges()
         graph, _, _, results = self._trace(arguments, edges=edges, mode=True)
         targets = _targets(edges, compiled.sources)
-        found = _depends(results, targets, start)
-        return (
-            graph,
-            [[bool(bits >> i & 1) for i in range(len(targets))] for bits in found],
-            [t._origin for t in results],
-        )
+        return graph, dependencies(results, targets, _recorded_since(results, start)), [t._origin for t in results]
 
     # ----------------------------------------------------------------- Numba
 
@@ -460,31 +455,9 @@ def _targets(edges: Sequence[Edge | None], captured: Sequence[Tensor]) -> list[T
     return [None if e is None else (e, slot) for e, slot in places]
 
 
-def _depends(results: Sequence[Tensor], targets: Sequence[Target | None], since: int) -> list[int]:
-    """For each result, what it was recorded as depending on: a bit for each of the targets."""
-    bits: dict[Any, int] = {}
-    for i, target in enumerate(targets):
-        if target is not None:
-            bits[target] = bits.get(target, 0) | 1 << i
-    found: dict[Any, list[int]] = {}  # of the results of nodes
-
-    def at(edge: Any, slot: int) -> int:
-        return bits.get((edge, slot), 0) | (found[edge][slot] if edge in found else 0)
-
-    for node in reachable([t._edge for t in results if t._edge is not None], since):
-        recorder = node.recorder
-        if node.edges is None:  # released inside: backward has to come here, and say so
-            found[node] = [(1 << len(targets)) - 1] * recorder.outputs
-            continue
-        operands = [at(edge, slot) for edge, slot in node.next_functions]
-        found[node] = []
-        for slot in range(recorder.outputs):
-            depends = recorder.depends(slot)
-            total = 0
-            for operand, does in zip(operands, depends or (True,) * len(operands), strict=True):
-                total |= operand if does else 0
-            found[node].append(total)
-    return [at(t._edge, t._slot) for t in results]
+def _recorded_since(results: Sequence[Tensor], tick: int) -> list[GradNode]:
+    """The nodes that lead to results and were recorded since a tick, oldest first."""
+    return reachable([t._edge for t in results if t._edge is not None], tick)
 
 
 def _count(tensor: Tensor, constants: Sequence[Constant], results: Sequence[Tensor]) -> int:

@@ -8,6 +8,7 @@ came in, tensors where tensors came in or results lead back to a tracked tensor 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode, NodeRecorder
+from jitgrad.autodiff.node import GradNode, NodeRecorder, next_tick
 from jitgrad.core.aval import FLOAT64, aval_of, is_float
 from jitgrad.core.dispatch import constant
 from jitgrad.core.modes import grad_mode, may_record
@@ -45,8 +46,9 @@ __all__ = [
 _tick: Final = operator.attrgetter("tick")
 
 
-running_again: Final[ContextVar[bool]] = ContextVar("jitgrad_running_again", default=False)
-"""Whether a function is run a second time for its gradient: calls that had not returned the first time may have by now."""
+running_again: Final[ContextVar[float]] = ContextVar("jitgrad_running_again", default=math.inf)
+"""The tick at which a function was run first that is run again for its gradient: calls that were going on then count as going
+on, though they may have returned by now."""
 
 
 class InputRecorder(NodeRecorder):
@@ -57,7 +59,7 @@ class InputRecorder(NodeRecorder):
     fresh = (False,)
 
     def __init__(self) -> None:
-        self.open = True  # until the call that it belongs to has returned
+        self.closed: int | None = None  # when the call that it belongs to has returned
 
     def run(self, node: GradNode, g: Any) -> Sequence[Any]:
         """The cotangent, handed on."""
@@ -171,7 +173,8 @@ class Inputs:
             if edges is None:  # where a released node led to is not known: backward has to come there, and say so
                 leading.add(node)
             elif not edges and isinstance(node.recorder, InputRecorder):
-                if node.recorder.open or running_again.get():
+                closed = node.recorder.closed
+                if closed is None or closed > running_again.get():
                     leading.add(node)
             elif node.recorder.outputs > 1:
                 self._add_results(node, leading)
@@ -201,8 +204,9 @@ class Inputs:
 
     def close(self) -> None:
         """The call is over: what still hangs on these inputs depends on nothing that anyone differentiates."""
+        now = next_tick()
         for kept in self._caught:
-            kept._edge.recorder.open = False  # type: ignore[union-attr]
+            kept._edge.recorder.closed = now  # type: ignore[union-attr]
 
     def rebuilt(self, values: Sequence[Any]) -> Any:
         """One value for each differentiated leaf, in the containers of the arguments."""

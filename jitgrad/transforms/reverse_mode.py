@@ -33,6 +33,9 @@ def call_recorded(function: Callable[..., Any], inputs: Inputs, kwargs: dict[str
     token = grad_mode.set(recording_mode())
     try:
         return function(*inputs.args, **kwargs)
+    except BaseException:
+        inputs.close()
+        raise
     finally:
         grad_mode.reset(token)
         transforming.reset(inside)
