@@ -94,10 +94,31 @@ def _runner(
     return space["run"]  # type: ignore[no-any-return]
 
 
-def straight_call(describe: Describe, infer: Infer) -> Callable[..., Callable[..., Any]]:
+Prepare = Callable[[Callable[..., Any], Sequence[ShapedArray], dict[str, Any]], Callable[..., Any]]
+
+
+def _once(prepare: Prepare) -> Prepare:
+    """The same, with one result for all plans and steps of gradients that want the like."""
+    known: dict[Any, Callable[..., Any]] = {}
+
+    @functools.wraps(prepare)
+    def prepared(run: Callable[..., Any], avals: Sequence[ShapedArray], params: dict[str, Any]) -> Callable[..., Any]:
+        key = (kernel_mode(), *avals, *params.items())
+        found = known.get(key)
+        if found is None:
+            if len(known) >= _MOST_RUNNERS:
+                known.clear()
+            found = known[key] = prepare(run, avals, params)
+        return found
+
+    return prepared
+
+
+def straight_call(describe: Describe, infer: Infer) -> Prepare:
     """How a host primitive is prepared whose function does no more, with contiguous floats, than the call that
     ``describe`` describes."""
 
+    @_once
     def prepare(run: Callable[..., Any], avals: Sequence[ShapedArray], params: dict[str, Any]) -> Callable[..., Any]:
         other = functools.partial(run, **params) if params else run
         if any(a.dtype.kind != "f" for a in avals):
@@ -132,24 +153,14 @@ def array_call(
     """
 
     def decorate(describe: Describe) -> Primitive:
-        runners: dict[Any, Callable[..., Any]] = {}
-
+        @_once
         def prepare(_: Any, avals: Sequence[ShapedArray], params: dict[str, Any]) -> Callable[..., Any]:
             runner = _runner(describe, infer, avals, params, last, wraps)
             return _naming(called, avals[0].shape, runner) if called else runner
 
         @functools.wraps(describe)
         def run(*arrays: Array, **params: Any) -> Any:
-            key: list[Any] = [kernel_mode()]
-            for a in arrays:
-                key += (a.shape, a.dtype)
-            found = (*key, *params.items())
-            runner = runners.get(found)
-            if runner is None:
-                if len(runners) >= _MOST_RUNNERS:
-                    runners.clear()
-                runner = runners[found] = prepare(None, [make_aval(a.shape, a.dtype, False) for a in arrays], params)
-            return runner(*arrays)
+            return prepare(run, [make_aval(a.shape, a.dtype, False) for a in arrays], params)(*arrays)
 
         def call(*values: Any, **params: Any) -> ArrayCall | None:
             moved = last is not None and _last(values[0].ndim, params[last])
