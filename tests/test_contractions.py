@@ -14,7 +14,7 @@ from strategies import examples, kernels, seeds
 
 import jitgrad as jg
 from jitgrad.compiler.passes import simplify
-from jitgrad.ops.products import matrix_product
+from jitgrad.ops.product_primitives import matrix_product
 from jitgrad.transforms.jit import JitFunction, jit
 
 Array = np.ndarray[Any, Any]

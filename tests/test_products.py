@@ -105,6 +105,37 @@ def test_layouts_of_operands_change_nothing(size: int) -> None:
         np.testing.assert_allclose(stacked, np.stack([a.T @ a] * 2), rtol=1e-12, atol=1e-12)
 
 
+@given(
+    st.sampled_from([0, 1, 2, 3, 4, 5, 15, 16, 17, 33, 300]),
+    st.sampled_from([0, 1, 2, 3, 7, 8, 16, 17, 40, 257, 2100]),
+    st.sampled_from([0, 1, 2, 3, 8, 15, 16, 31, 260, 600]),
+    st.tuples(st.booleans(), st.booleans()),
+    st.sampled_from([(), (1,), (3,)]),
+    st.sampled_from(["float64", "float32"]),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_way_of_making_a_product_adds_up_all_of_its_terms(
+    m: int, n: int, k: int, transposed: tuple[bool, bool], batch: tuple[int, ...], dtype: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(*batch, *((k, m) if transposed[0] else (m, k)))).astype(dtype)
+    y = rng.normal(size=(n, k) if transposed[1] else (k, n)).astype(dtype)
+    for array in (x, y):
+        if array.size and seed % 3 == 0:
+            array[..., 0, -1] = np.inf if seed % 2 else np.nan
+    a, b = x.swapaxes(-1, -2) if transposed[0] else x, y.T if transposed[1] else y
+    wide = a.astype(np.longdouble), b.astype(np.longdouble)
+    with np.errstate(invalid="ignore"):
+        expected = np.einsum("...ik,kj->...ij", *wide)
+        bound = (k + 4) * np.finfo(dtype).eps * np.einsum("...ik,kj->...ij", *map(np.abs, wide))
+        for made in (value(jg.tensor(a) @ jg.tensor(b)), np.asarray(jg.jit(lambda u, v: u @ v)(a, b))):
+            assert made.dtype == dtype
+            finite = np.isfinite(expected)
+            np.testing.assert_array_equal(made[~finite].astype(float), expected[~finite].astype(float))
+            assert np.all(abs(made - expected)[finite] <= bound[finite])
+
+
 def test_gradients_of_large_products_by_hand() -> None:
     rng = np.random.default_rng(2)
     for left, right in [((30, 40), (40, 20)), ((30, 40), (40,)), ((40,), (40, 20)), ((7, 30, 40), (40, 20))]:

@@ -489,6 +489,22 @@ def test_plain_python_agrees_with_compiled_code(name: str, dtype: Any, recwarn: 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sum_of_products_takes_products_rounded_or_not(dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    total, a, b = rng.normal(size=(3, 1000)).astype(dtype)
+    made = run("rmuladd", total, a, b)
+    assert made.dtype == dtype
+    once, twice = scalar.fma(a, b, total), scalar.rmuladd(total, a, b)
+    assert np.all((made == once) | (made == twice))
+    assert_same(twice, total + a * b)
+    special = np.array([[0.0, INF, 1.0], [INF, 1.0, NAN], [0.0, -INF, 1.0]], dtype)
+    assert_same(run("rmuladd", *special), np.array([NAN] * 3, dtype))
+    integers = np.arange(6).reshape(3, 2)
+    assert_same(run("rmuladd", *integers, dtype="float64"), np.array([8.0, 16.0]))
+    assert_same(scalar.rmuladd(*integers), np.array([8.0, 16.0]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_plain_fma_is_rounded_once(dtype: Any) -> None:
     rng = np.random.default_rng(4)
     a, b = rng.uniform(-2, 2, (2, 500)).astype(dtype)

@@ -47,7 +47,8 @@ from jitgrad.ops.linear import (
     sum_over,
     take_at,
 )
-from jitgrad.ops.products import column, matrix_product, matrix_vector, vector_dot, vector_outer
+from jitgrad.ops.product_primitives import matrix_product, matrix_vector, vector_dot, vector_outer
+from jitgrad.ops.products import column
 from jitgrad.ops.sorting import search, sorting_positions
 from jitgrad.ops.statistics import ranked_positions
 

@@ -13,7 +13,7 @@ from jitgrad.core.primitive import Value
 from jitgrad.core.trace import trace
 from jitgrad.ops.elementwise import negative
 from jitgrad.ops.linear import expand, kept_shape, reshape_to, sum_over
-from jitgrad.ops.products import matrix_product, product_sums
+from jitgrad.ops.product_primitives import matrix_product, product_sums
 
 __all__ = ["reduce_products"]
 

@@ -38,7 +38,7 @@ from jitgrad.ops.linear import (
     scatter_add,
     take_at,
 )
-from jitgrad.ops.products import vector_outer
+from jitgrad.ops.product_primitives import vector_outer
 
 __all__ = ["Buffer", "Emitted", "emit"]
 

@@ -35,7 +35,7 @@ from jitgrad.ops.linear import (
     stop_gradient_view,
     take_at,
 )
-from jitgrad.ops.products import vector_dot, vector_outer
+from jitgrad.ops.product_primitives import vector_dot, vector_outer
 
 __all__ = ["Extents", "equal_axes", "index_axes", "is_square_diagonal", "node_call", "rooted", "unit_reshape"]
 

@@ -39,7 +39,7 @@ from jitgrad.ops.linear import (
     slice_view,
     take_at,
 )
-from jitgrad.ops.products import vector_dot, vector_outer
+from jitgrad.ops.product_primitives import vector_dot, vector_outer
 
 __all__ = ["Call", "Loop", "Plan", "Sink", "can_fuse", "plan"]
 

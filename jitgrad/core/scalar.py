@@ -25,7 +25,7 @@ import numpy as np
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh",
     "erf", "erfc", "erfx", "exp", "exp2", "expm1", "fabs", "floor", "fma", "fmod", "hypot", "isfinite",
-    "isinf", "isnan", "log", "log1p", "log2", "log10", "maximum", "minimum", "pow", "radd", "rint", "sel",
+    "isinf", "isnan", "log", "log1p", "log2", "log10", "maximum", "minimum", "pow", "radd", "rint", "rmuladd", "sel",
     "signbit", "sin", "sincos", "sinh", "sqrt", "tan", "tanh", "trunc",
 ]  # fmt: skip
 
@@ -285,6 +285,13 @@ def minimum(a: Any, b: Any) -> Any:
 def radd(a: Any, b: Any) -> Any:
     """a + b for the accumulator of a sum: compiled code may regroup a chain of these."""
     return _quiet(np.add, a, b)
+
+
+def rmuladd(total: Any, a: Any, b: Any) -> Any:
+    """total + a*b for the accumulator of a sum of products: compiled code may regroup a chain of these, and round each
+    product and sum once."""
+    total, a, b = _reals(total, a, b)
+    return radd(total, _quiet(np.multiply, a, b))
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:

@@ -191,6 +191,15 @@ def _make_radd() -> Any:
     return make_intrinsic("radd", 2, emit, _common)
 
 
+def _make_rmuladd() -> Any:
+    def emit(context: Any, signature: Any, values: list[Value]) -> Any:
+        total, a, b = values
+        product = a.builder.fmul(a.llvm, b.llvm, flags=("contract",))
+        return a.builder.fadd(total.llvm, product, flags=("reassoc", "nsz", "contract"))
+
+    return make_intrinsic("rmuladd", 3, emit, _floating)
+
+
 def _make_fmod() -> Any:
     def emit(context: Any, signature: Any, values: list[Value]) -> Any:
         x, y = values
@@ -287,5 +296,6 @@ NAMESPACE: dict[str, object] = {
     "maximum": _make_extremum("maximum", "llvm.maximum", ">"),
     "minimum": _make_extremum("minimum", "llvm.minimum", "<"),
     "radd": _make_radd(),
+    "rmuladd": _make_rmuladd(),
     "fmod": _make_fmod(),
 }

@@ -16,7 +16,8 @@ from jitgrad.ops.axes import integer_of
 from jitgrad.ops.blocks import Call, operation, uniform
 from jitgrad.ops.elementwise import multiply
 from jitgrad.ops.linear import convert, diagonal_view, reshape_to, sum_over
-from jitgrad.ops.products import contract, matrix_product, ordered
+from jitgrad.ops.product_primitives import matrix_product
+from jitgrad.ops.products import contract, ordered
 from jitgrad.ops.reduction import any_over
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -22,7 +22,7 @@ from jitgrad.kernels.kernel import ArrayKernel, KernelPart
 from jitgrad.ops.array_calls import Pairs, axes_alike, flat, square, stack
 from jitgrad.ops.array_primitives import array_call
 from jitgrad.ops.linear import expand, permute, place_diagonal, reshape_to, sum_over
-from jitgrad.ops.products import matrix_product
+from jitgrad.ops.product_primitives import matrix_product
 
 Tangents = Sequence[Value | None]
 
