@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jitgrad.ops.catalog import public_names
+from jitgrad.tensor.methods import public_function
 
-_operations = {n.removeprefix("linalg."): op.function for n, op in public_names().items() if n.startswith("linalg.")}
+_operations = {
+    n.removeprefix("linalg."): public_function(op) for n, op in public_names().items() if n.startswith("linalg.")
+}
 globals().update(_operations)
 
 __all__ = [*_operations]  # noqa: PLE0604

@@ -13,6 +13,7 @@ from jitgrad.core.aval import ShapedArray
 from jitgrad.core.dispatch import wrap
 from jitgrad.core.graph import Atom, Constant, Graph, Tracer, is_number
 from jitgrad.core.modes import grad_mode
+from jitgrad.core.watching import note_value_read, watches
 
 __all__ = [
     "alias_of",
@@ -161,6 +162,8 @@ def tracing_into(graph: Graph) -> Iterator[None]:
 def note_read(array: Any, tensor: Any = None) -> None:
     """Python reads values of an array, or of the tensor that has it (to decide, to index): a trace holds as long as they stay
     what they are. Not what it prints, or each step of an optimizer would be a reason to trace again."""
+    if watches:
+        note_value_read()
     graph = _current.get()
     if graph is not None and graph.reads is not None and not is_number(array):
         graph.reads.append((array if tensor is None else tensor, array.copy()))

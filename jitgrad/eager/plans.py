@@ -18,7 +18,7 @@ from jitgrad.core.graph import Graph
 from jitgrad.core.infer import infer
 from jitgrad.core.primitive import Elementwise, Host, Primitive, Reduce, View
 from jitgrad.core.trace import is_tracing
-from jitgrad.errors import ShapeError
+from jitgrad.errors import DefinitionError, ShapeError
 from jitgrad.kernels.kernel import entry_point, kernel_mode
 from jitgrad.kernels.loops import emit_elementwise, emit_reduction
 
@@ -91,6 +91,15 @@ class Plan:
         made.primitive, made.avals, made.params, made.recorders = primitive, avals, params, {}
         made.aval = None
         return made
+
+    def aval_of_result(self, found: Any) -> ShapedArray:
+        """The aval of what a run gave, which is not known before."""
+        if type(found) is not np.ndarray:  # a kernel would read a NumPy scalar as if it were an array
+            raise DefinitionError(f"{self.primitive.name} must give an ndarray, not {type(found).__name__}")
+        aval = aval_of(found)
+        if self.settled:
+            self.aval = aval
+        return aval
 
     def _plan_elementwise(self) -> None:
         (aval,) = infer(self.primitive, self.avals, self.params)
@@ -219,8 +228,8 @@ def plan_for(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[
     return plan
 
 
-def keep_plan(table: dict[Any, Plan], key: Any, plan: Plan) -> None:
-    """Let a plan be found in a table, until plans are forgotten."""
+def keep_plan(table: dict[Any, Any], key: Any, plan: Any) -> None:
+    """Let a plan, or what has one, be found in a table, until plans are forgotten."""
     if is_tracing():  # the short way must not find plans then: operations on captured arrays are recorded
         return
     if len(table) >= _MOST_PLANS:

@@ -141,15 +141,21 @@ def _naming(operation: str, shape: tuple[int, ...], runner: Callable[..., Any]) 
 
 
 def array_call(
-    *, infer: Infer, called: str = "", last: str | None = None, wraps: bool = False, **rules: Any
+    *,
+    infer: Infer,
+    called: str = "",
+    last: str | None = None,
+    wraps: bool = False,
+    expression: Callable[..., Any] | None = None,
+    **rules: Any,
 ) -> Callable[[Describe], Primitive]:
     """Define a primitive by the call of an array kernel: the decorated function, of operands, results and parameters,
     describes it. It runs on its own and as part of kernels alike.
 
     ``called``: how messages of linear algebra, where there are any, name the operation. ``last`` names the parameter with
     the axis or axes that the kernel runs over: the description may take for granted that they are the last ones.
-    ``wraps``: the kernel only adds and multiplies, so that unsigned 64-bit integers may be given to it as signed ones. The
-    rest as for ``host``.
+    ``wraps``: the kernel only adds and multiplies, so that unsigned 64-bit integers may be given to it as signed ones.
+    ``expression``: the same in jitgrad operations, which kernels have instead. The rest as for ``host``.
     """
 
     def decorate(describe: Describe) -> Primitive:
@@ -166,7 +172,7 @@ def array_call(
             moved = last is not None and _last(values[0].ndim, params[last])
             return None if moved else describe(*values, **params)
 
-        def expression(*values: Value, **params: Any) -> Any:
+        def moved_call(*values: Value, **params: Any) -> Any:
             assert last is not None
             moved = _last(values[0].ndim, params[last])
             if moved is None:
@@ -177,9 +183,11 @@ def array_call(
             made = [permute(v, axes=back) if v.ndim == len(order) else v for v in _several(found)]
             return tuple(made) if primitive.outputs > 1 else made[0]
 
-        if last is not None:
-            rules["expression"] = expression
-        primitive = host(infer=infer, call=call, prepare=prepare, **rules)(run)
+        if expression is not None:
+            forms: dict[str, Any] = {"expression": expression}
+        else:
+            forms = {"call": call, "expression": moved_call if last is not None else None}
+        primitive = host(infer=infer, prepare=prepare, **forms, **rules)(run)
         return primitive
 
     return decorate

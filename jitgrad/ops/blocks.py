@@ -99,6 +99,7 @@ class Operation(Generic[P, R]):
         fold: Primitive | None = None,
         views: bool = False,
         single: Single | None = None,
+        remembered: bool = False,
     ) -> None:
         self.function = function if primitive is not None else guarded(function)
         self._body = function
@@ -117,6 +118,7 @@ class Operation(Generic[P, R]):
         self.fold = fold
         self.views = views
         self.single = single
+        self.remembered = remembered
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__wrapped__ = function
@@ -242,6 +244,7 @@ def operation(
     fold: Primitive | None = None,
     views: bool = False,
     single: Single | None = None,
+    remembered: bool = False,
 ) -> Callable[[Callable[P, R]], Operation[P, R]]:
     """Make a public operation of a function that normalises its arguments and calls primitives or other operations.
 
@@ -249,7 +252,8 @@ def operation(
     "linalg" for ``jg.linalg.NAME``. ``in_place``: there is a method ``NAME_`` that overwrites the first operand.
     ``fold``: the primitive that the operation is, over all axes, when called with a tensor alone.
     ``views``: it is one view of its first operand, where it can be. ``single``: the one primitive that an operation of two
-    operands of one dtype is, where it is no more than that.
+    operands of one dtype is, where it is no more than that. ``remembered``: what it does depends on the avals of its tensors
+    and on its other arguments alone, never on values, so that a call of one primitive need not be worked out again.
     """
 
     def decorate(function: Callable[P, R]) -> Operation[P, R]:
@@ -268,6 +272,7 @@ def operation(
             fold=fold,
             views=views,
             single=single,
+            remembered=remembered,
         )
 
     return decorate

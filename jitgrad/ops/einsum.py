@@ -207,7 +207,7 @@ def _einsum_samples(rng: np.random.Generator) -> list[Call]:
     return calls
 
 
-@operation(samples=_einsum_samples)
+@operation(samples=_einsum_samples, remembered=True)
 def einsum(*operands: Any, optimize: Any = True) -> Value:
     """Einstein summation: ``einsum("ij,jk->ik", a, b)`` or ``einsum(a, [0, 1], b, [1, 2], [0, 2])``.
 

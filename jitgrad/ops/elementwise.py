@@ -306,7 +306,7 @@ def _power_samples(rng: np.random.Generator) -> list[Call]:
     return [*calls, Call((positive_x, rng.uniform(-2.0, 2.0, 3)), {}), Call((2.0, x), {})]
 
 
-@operation(samples=_power_samples, aliases=("pow",), method=True, operator="**", in_place=True)
+@operation(samples=_power_samples, aliases=("pow",), method=True, operator="**", in_place=True, remembered=True)
 def power(x: Any, y: Any) -> Value:
     """``x`` to the power ``y``. Exponents 1, 2, 3, -1 and 0.5 that are Python numbers have kernels of their own.
 
@@ -344,9 +344,7 @@ def _power_of_integers(x: Any, y: Any, dtype: np.dtype[Any]) -> Value:
     return _integer_power(x, y)
 
 
-@operation(
-    samples=lambda rng: [Call((rng.uniform(0.2, 2.0, (2, 3)), rng.uniform(-2.0, 2.0, 3)), {})],
-)
+@operation(samples=lambda rng: [Call((rng.uniform(0.2, 2.0, (2, 3)), rng.uniform(-2.0, 2.0, 3)), {})], remembered=True)
 def float_power(x: Any, y: Any) -> Value:
     """``x`` to the power ``y``, both as float64, so that negative powers of integers are defined.
 

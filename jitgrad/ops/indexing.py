@@ -405,7 +405,7 @@ def _where_samples(rng: np.random.Generator) -> list[Call]:
     ]
 
 
-@operation(samples=_where_samples)
+@operation(samples=_where_samples, remembered=True)
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """``x`` where the condition holds, else ``y``; with the condition alone, the indices where it holds (``nonzero``).
 

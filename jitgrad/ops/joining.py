@@ -75,6 +75,7 @@ def _joined(values: list[Value], axis: Any, what: str, dtype: Any = None) -> Val
     ],
     aliases=("concatenate", "cat"),
     reference=np.concatenate,
+    remembered=True,
 )
 def concat(arrays: Any, axis: int | None = 0, *, dtype: Any = None) -> Value:
     """Arrays one after the other along an existing axis; ``axis=None`` flattens them first.
@@ -97,7 +98,8 @@ def concat(arrays: Any, axis: int | None = 0, *, dtype: Any = None) -> Value:
         Call(([uniform(rng, 2, 3), uniform(rng, 2, 3)],), {}),
         Call(([uniform(rng, 2, 3), uniform(rng, 2, 3)],), {"axis": -1}),
         Call(([uniform(rng), uniform(rng), uniform(rng)],), {}),
-    ]
+    ],
+    remembered=True,
 )
 def stack(arrays: Any, axis: int = 0, *, dtype: Any = None) -> Value:
     """Arrays of one shape along a new axis.
@@ -127,7 +129,8 @@ def _lifted(arrays: Any, what: str, lift: Any) -> list[Value]:
         Call(([uniform(rng, 2), uniform(rng, 3)],), {}),
         Call(([uniform(rng, 2, 1), uniform(rng, 2, 3)],), {}),
         Call(([uniform(rng), uniform(rng)],), {}),
-    ]
+    ],
+    remembered=True,
 )
 def hstack(arrays: Any, *, dtype: Any = None) -> Value:
     """Arrays side by side: along the second axis, along the first for 1-d arrays.
@@ -144,6 +147,7 @@ def hstack(arrays: Any, *, dtype: Any = None) -> Value:
         Call(([uniform(rng, 2, 3), uniform(rng, 3)],), {}),
     ],
     aliases=("row_stack",),
+    remembered=True,
 )
 def vstack(arrays: Any, *, dtype: Any = None) -> Value:
     """Arrays one below the other: along the first axis; 1-d arrays are rows.
@@ -189,7 +193,8 @@ def column_stack(arrays: Any) -> Value:
     samples=lambda rng: [
         Call((uniform(rng, 2, 2), uniform(rng)), {}),
         Call((uniform(rng, 2, 2), uniform(rng, 1, 2)), {"axis": 0}),
-    ]
+    ],
+    remembered=True,
 )
 def append(x: Any, values: Any, axis: int | None = None) -> Value:
     """``values`` after the elements of ``x``; without an axis both are flattened.
@@ -511,7 +516,8 @@ _BY_POSITION = ("edge", "reflect", "symmetric", "wrap")
         Call((uniform(rng, 2, 3), ((1, 2), (3, 5))), {"mode": "reflect"}),
         Call((uniform(rng, 3), 5), {"mode": "symmetric"}),
         Call((uniform(rng, 2, 3), 2), {"mode": "wrap"}),
-    ]
+    ],
+    remembered=True,
 )
 def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Value:
     """The array with elements added at the ends of its axes.

@@ -55,7 +55,7 @@ def _det_samples(rng: np.random.Generator) -> list[Call]:
     return [*_square_samples(rng), Call((singular_one,), {}), Call((uniform(rng, 0, 0),), {})]
 
 
-@operation(samples=_det_samples, namespace="linalg")
+@operation(samples=_det_samples, namespace="linalg", remembered=True)
 def det(a: Any) -> Value:
     """Determinants of square matrices.
 
@@ -93,7 +93,7 @@ def slogdet(a: Any) -> SlogdetResult:
 # --------------------------------------------------------------------------- solutions
 
 
-@operation(samples=_square_samples, namespace="linalg")
+@operation(samples=_square_samples, namespace="linalg", remembered=True)
 def inv(a: Any) -> Value:
     """Inverses of square matrices.
 
@@ -118,7 +118,7 @@ def _solve_samples(rng: np.random.Generator) -> list[Call]:
     ]
 
 
-@operation(samples=_solve_samples, namespace="linalg")
+@operation(samples=_solve_samples, namespace="linalg", remembered=True)
 def solve(a: Any, b: Any) -> Value:
     """The solution ``x`` of ``a @ x = b``; ``b`` is one vector (1-d) or matrices, whose leading axes broadcast with
     those of ``a``.
@@ -162,6 +162,7 @@ def _solve_triangular_reference(a: Array, b: Array, *, lower: bool = False) -> A
     ],
     namespace="linalg",
     reference=_solve_triangular_reference,
+    remembered=True,
 )
 def solve_triangular(a: Any, b: Any, *, lower: bool = False) -> Value:
     """The solution ``x`` of ``triu(a) @ x = b`` (``tril(a)`` if ``lower``), by substitution; shapes as in ``solve``.
@@ -228,6 +229,7 @@ def pinv(a: Any, rcond: float | None = None, *, rtol: float | None = None) -> Va
         Call((uniform(rng, 0, 0),), {}),
     ],
     namespace="linalg",
+    remembered=True,
 )
 def cholesky(a: Any, *, upper: bool = False) -> Value:
     """Cholesky factors of symmetric positive definite matrices: lower triangular ``l`` with ``a = l @ l.mT``, or upper

@@ -278,21 +278,23 @@ def matmul(x1: Any, x2: Any) -> Value:
     return products.matmul(x1, x2)
 
 
-@operation(samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 3)), {})], namespace="linalg")
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 3)), {})], namespace="linalg", remembered=True)
 def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Value:
     """Dot products of vectors along an axis, as the top-level ``vecdot``."""
     return products.vecdot(x1, x2, axis=axis)
 
 
 @operation(
-    samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 3, 2)), {"axes": ((0, 1), (1, 0))})], namespace="linalg"
+    samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 3, 2)), {"axes": ((0, 1), (1, 0))})],
+    namespace="linalg",
+    remembered=True,
 )
 def tensordot(x1: Any, x2: Any, *, axes: Any = 2) -> Value:
     """Sum of products over pairs of axes, as the top-level ``tensordot``."""
     return tensor_products.tensordot(x1, x2, axes)
 
 
-@operation(samples=lambda rng: [Call((uniform(rng, 2), uniform(rng, 3)), {})], namespace="linalg")
+@operation(samples=lambda rng: [Call((uniform(rng, 2), uniform(rng, 3)), {})], namespace="linalg", remembered=True)
 def outer(x1: Any, x2: Any) -> Value:
     """All products of the elements of two vectors; a ShapeError for other shapes. Derivative: the product rule."""
     x, y = as_value(x1, "outer"), as_value(x2, "outer")
@@ -307,13 +309,13 @@ def cross(x1: Any, x2: Any, *, axis: int = -1) -> Value:
     return tensor_products.cross(x1, x2, axis=axis)
 
 
-@operation(samples=lambda rng: [Call((uniform(rng, 2, 3, 2),), {})], namespace="linalg")
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3, 2),), {})], namespace="linalg", remembered=True)
 def matrix_transpose(x: Any) -> Value:
     """The last two axes exchanged, as the top-level ``matrix_transpose``."""
     return shape.matrix_transpose(x)
 
 
-@operation(samples=lambda rng: [Call((uniform(rng, 2, 3, 3),), {"offset": 1})], namespace="linalg")
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3, 3),), {"offset": 1})], namespace="linalg", remembered=True)
 def diagonal(x: Any, *, offset: int = 0) -> Value:
     """The diagonals of matrices, the last two axes. Derivative: the cotangent in its places."""
     return shape.diagonal(x, offset, -2, -1)

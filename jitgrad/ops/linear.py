@@ -491,7 +491,10 @@ def _pile_transpose(g: Value, *parts: Value, axis: int) -> tuple[Value, ...]:
 @host(infer=_pile_aval, transpose=_pile_transpose, argnums=None)
 def pile(*parts, axis):
     """Values of one dtype and shape along a new axis (without views of the parts, which would alias them)."""
-    return np.stack(parts, axis)
+    first = parts[0].shape
+    if not axis and first:
+        return np.concatenate(parts).reshape(len(parts), *first)
+    return np.concatenate([p.reshape(*first[:axis], 1, *first[axis:]) for p in parts], axis)
 
 
 def _join_aval(*parts: ShapedArray, axis: int) -> ShapedArray:

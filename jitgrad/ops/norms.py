@@ -170,7 +170,7 @@ def _norm_samples(rng: np.random.Generator) -> list[Call]:
     ]
 
 
-@operation(samples=_norm_samples, namespace="linalg")
+@operation(samples=_norm_samples, namespace="linalg", remembered=True)
 def norm(x: Any, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> Value:
     """Norm of vectors (one axis) or matrices (two axes); of all elements without ``ord`` and ``axis``.
 
@@ -209,6 +209,7 @@ def norm(x: Any, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> 
         Call((uniform(rng),), {}),
     ],
     namespace="linalg",
+    remembered=True,
 )
 def vector_norm(x: Any, *, axis: Axis = None, keepdims: bool = False, ord: Any = 2) -> Value:
     """Norm of the elements along axes (all by default), as of one vector.
@@ -231,6 +232,7 @@ def vector_norm(x: Any, *, axis: Axis = None, keepdims: bool = False, ord: Any =
         Call((apart(rng, 2, 2, 3),), {"ord": "nuc"}),
     ],
     namespace="linalg",
+    remembered=True,
 )
 def matrix_norm(x: Any, *, keepdims: bool = False, ord: Any = "fro") -> Value:
     """Norm of matrices, over the last two axes.

@@ -132,7 +132,7 @@ def _dot_samples(rng: np.random.Generator) -> list[Call]:
     return [Call((uniform(rng, *a), uniform(rng, *b)), {}) for a, b in shapes]
 
 
-@operation(samples=_dot_samples, method=True)
+@operation(samples=_dot_samples, method=True, remembered=True)
 def dot(a: Any, b: Any) -> Value:
     """Dot product as NumPy has it: of vectors, matrices, or over the last axis of ``a`` and the last but one of ``b``;
     scalars multiply.
@@ -160,7 +160,7 @@ def _inner_samples(rng: np.random.Generator) -> list[Call]:
     return [Call((uniform(rng, *a), uniform(rng, *b)), {}) for a, b in shapes]
 
 
-@operation(samples=_inner_samples)
+@operation(samples=_inner_samples, remembered=True)
 def inner(a: Any, b: Any) -> Value:
     """The sum of products over the last axis of both operands; scalars multiply.
 
@@ -182,7 +182,8 @@ def inner(a: Any, b: Any) -> Value:
         Call((uniform(rng, 2, 2), uniform(rng, 3)), {}),
         Call((uniform(rng), uniform(rng, 2)), {}),
         Call((uniform(rng, 0), uniform(rng, 2)), {}),
-    ]
+    ],
+    remembered=True,
 )
 def outer(a: Any, b: Any) -> Value:
     """All products of an element of ``a`` with one of ``b``, as a matrix; operands are flattened.
@@ -208,7 +209,8 @@ def flattened(x: Value) -> Value:
         Call((uniform(rng, 3), uniform(rng, 3)), {}),
         Call((uniform(rng, 2, 3), uniform(rng, 3, 2)), {}),
         Call((uniform(rng), uniform(rng)), {}),
-    ]
+    ],
+    remembered=True,
 )
 def vdot(a: Any, b: Any) -> Value:
     """Dot product of the flattened operands.
@@ -231,7 +233,8 @@ def vdot(a: Any, b: Any) -> Value:
         Call((uniform(rng, 2, 3), uniform(rng, 4, 1, 3)), {}),
         Call((uniform(rng, 3, 2), uniform(rng, 3, 2)), {"axis": 0}),
         Call((uniform(rng, 2, 0), uniform(rng, 0)), {}),
-    ]
+    ],
+    remembered=True,
 )
 def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Value:
     """Dot products of vectors along an axis, over axes that broadcast.
@@ -290,6 +293,7 @@ def column(x: Value) -> Value:
         Call((uniform(rng, 2, 3), uniform(rng, 4, 3)), {}),
     ],
     reference=lambda x1, x2: (np.asarray(x1) @ np.asarray(x2)[..., None])[..., 0],
+    remembered=True,
 )
 def matvec(x1: Any, x2: Any) -> Value:
     """Matrix times vector, over leading axes that broadcast: ``(..., m, n)`` and ``(..., n)`` give ``(..., m)``.
@@ -316,6 +320,7 @@ def matvec(x1: Any, x2: Any) -> Value:
         Call((uniform(rng, 4, 3), uniform(rng, 3, 2)), {}),
     ],
     reference=lambda x1, x2: (np.asarray(x1)[..., None, :] @ np.asarray(x2))[..., 0, :],
+    remembered=True,
 )
 def vecmat(x1: Any, x2: Any) -> Value:
     """Vector times matrix, over leading axes that broadcast: ``(..., n)`` and ``(..., n, m)`` give ``(..., m)``.

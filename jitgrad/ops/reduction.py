@@ -449,7 +449,7 @@ def _arg_samples(rng: np.random.Generator) -> list[Call]:
     return [Call((a,), {}), Call((a, 1), {}), Call((a,), {"axis": -1, "keepdims": True}), Call((a[0, 0, 0, ...],), {})]
 
 
-@operation(samples=_arg_samples, nondiff=True, method=True)
+@operation(samples=_arg_samples, nondiff=True, method=True, remembered=True)
 def argmax(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """Index of the greatest element along an axis (int64): the first one of several, the first NaN where there is one.
 
@@ -464,7 +464,7 @@ def argmax(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     return kept(argmax_over(x, axes=axes), x, axes, keepdims)
 
 
-@operation(samples=_arg_samples, nondiff=True, method=True)
+@operation(samples=_arg_samples, nondiff=True, method=True, remembered=True)
 def argmin(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """Index of the least element along an axis (int64): the first one of several, the first NaN where there is one.
 
@@ -497,7 +497,7 @@ def count_over(count, x):
     return count + (x != 0)
 
 
-@operation(samples=_with_empty, nondiff=True, method=True)
+@operation(samples=_with_empty, nondiff=True, method=True, remembered=True)
 def any(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """Whether an element is not zero (NaN is not), over axes (all by default); False of no elements.
 
@@ -510,7 +510,7 @@ def any(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     return kept(any_over(x, axes=axes), x, axes, keepdims)
 
 
-@operation(samples=_with_empty, nondiff=True, method=True)
+@operation(samples=_with_empty, nondiff=True, method=True, remembered=True)
 def all(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """Whether no element is zero, over axes (all by default); True of no elements.
 
@@ -523,7 +523,7 @@ def all(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     return kept(all_over(x, axes=axes), x, axes, keepdims)
 
 
-@operation(samples=_with_empty, nondiff=True, method=True)
+@operation(samples=_with_empty, nondiff=True, method=True, remembered=True)
 def count_nonzero(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """How many elements are not zero (int64), over axes (all by default).
 

@@ -78,7 +78,7 @@ def _with_initial(x: Value, axis: int, initial: float) -> Value:
     return join(expand(first, shape=(*x.shape[:axis], 1, *x.shape[axis + 1 :])), x, axis=axis)
 
 
-@operation(samples=_scan_samples, method=True)
+@operation(samples=_scan_samples, method=True, remembered=True)
 def cumsum(x: Any, axis: Axis = None, dtype: Any = None) -> Value:
     """Running sums along an axis, or over all elements in C order without one.
 
@@ -93,7 +93,7 @@ def cumsum(x: Any, axis: Axis = None, dtype: Any = None) -> Value:
     return cumulative_sum_along(x, axis=number, reverse=False)
 
 
-@operation(samples=_standard_samples, reference=_cumulative_reference(np.cumsum, 0.0))
+@operation(samples=_standard_samples, reference=_cumulative_reference(np.cumsum, 0.0), remembered=True)
 def cumulative_sum(x: Any, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Value:
     """Running sums along an axis (array API form of ``cumsum``): the axis may be left out for one axis only.
 
@@ -109,7 +109,7 @@ def cumulative_sum(x: Any, *, axis: int | None = None, dtype: Any = None, includ
     return _with_initial(found, number, 0.0) if include_initial else found
 
 
-@operation(samples=_scan_samples, method=True)
+@operation(samples=_scan_samples, method=True, remembered=True)
 def cumprod(x: Any, axis: Axis = None, dtype: Any = None) -> Value:
     """Running products along an axis, or over all elements in C order without one.
 
@@ -124,7 +124,7 @@ def cumprod(x: Any, axis: Axis = None, dtype: Any = None) -> Value:
     return cumulative_product(x, axis=number, reverse=False)
 
 
-@operation(samples=_standard_samples, reference=_cumulative_reference(np.cumprod, 1.0))
+@operation(samples=_standard_samples, reference=_cumulative_reference(np.cumprod, 1.0), remembered=True)
 def cumulative_prod(x: Any, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Value:
     """Running products along an axis (array API form of ``cumprod``): the axis may be left out for one axis only.
 

@@ -132,7 +132,7 @@ def _clip_samples(rng: np.random.Generator) -> list[Call]:
     ]
 
 
-@operation(samples=_clip_samples, method=True, in_place=True)
+@operation(samples=_clip_samples, method=True, in_place=True, remembered=True)
 def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None) -> Value:
     """``x`` limited to the interval from ``min`` to ``max`` (NumPy's ``a_min``, ``a_max``); None leaves a side open.
 

@@ -59,7 +59,9 @@ def astype(x: Any, dtype: Any, *, copy: bool = True) -> Value:
     return convert(x, dtype=made)
 
 
-@operation(samples=lambda rng: [Call((uniform(rng, 3, 4),), {}), Call((uniform(rng),), {})], method=True)
+@operation(
+    samples=lambda rng: [Call((uniform(rng, 3, 4),), {}), Call((uniform(rng),), {})], method=True, remembered=True
+)
 def copy(x: Any) -> Value:
     """A copy on memory of its own, in C order.
 
@@ -119,7 +121,8 @@ def _reversed(x: Value) -> Value:
         Call((uniform(rng, 2, 6), (4, -1)), {"order": "F"}),
         Call((uniform(rng, 0, 3), (3, 0, 2)), {}),
         Call((uniform(rng), (1, 1)), {}),
-    ]
+    ],
+    remembered=True,
 )
 def reshape(x: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Value:
     """The same elements with another shape, a view where the strides allow; one extent may be -1.
@@ -381,6 +384,7 @@ def atleast_3d(*arrays: Any) -> Any:
     ],
     aliases=("transpose", "permute"),
     reference=np.transpose,
+    remembered=True,
 )
 def permute_dims(x: Any, axes: Any = None) -> Value:
     """A view with the axes in another order; reversed by default.
@@ -404,6 +408,7 @@ def permute_dims(x: Any, axes: Any = None) -> Value:
 @operation(
     samples=lambda rng: [Call((uniform(rng, 2, 3),), {}), Call((uniform(rng, 2, 3, 4),), {})],
     reference=np.matrix_transpose,
+    remembered=True,
 )
 def matrix_transpose(x: Any) -> Value:
     """A view with the last two axes exchanged: the transpose of each matrix.
@@ -437,7 +442,8 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Value:
     samples=lambda rng: [
         Call((uniform(rng, 2, 3, 4), 0, -1), {}),
         Call((uniform(rng, 2, 3, 4), (0, 1), (-1, 0)), {}),
-    ]
+    ],
+    remembered=True,
 )
 def moveaxis(x: Any, source: Any, destination: Any) -> Value:
     """A view with the axes ``source`` moved to ``destination``; the others keep their order.
@@ -473,6 +479,7 @@ def _axis_list(axis: Any, ndim: int, what: str) -> list[int]:
         Call((uniform(rng),), {}),
     ],
     method=True,
+    remembered=True,
 )
 def flip(x: Any, axis: Any = None) -> Value:
     """A view with the elements in reverse along axes (all by default).
@@ -483,7 +490,7 @@ def flip(x: Any, axis: Any = None) -> Value:
     return flip_view(x, axes=axes_of(axis, x.ndim, "flip: axis"))
 
 
-@operation(samples=lambda rng: [Call((uniform(rng, 2, 3),), {}), Call((uniform(rng, 3),), {})])
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3),), {}), Call((uniform(rng, 3),), {})], remembered=True)
 def flipud(x: Any) -> Value:
     """A view with the first axis in reverse.
 
@@ -492,7 +499,7 @@ def flipud(x: Any) -> Value:
     return _flip_one(x, 0, 1, "flipud")
 
 
-@operation(samples=lambda rng: [Call((uniform(rng, 2, 3),), {})])
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3),), {})], remembered=True)
 def fliplr(x: Any) -> Value:
     """A view with the second axis in reverse.
 
@@ -545,6 +552,7 @@ def rot90(x: Any, k: int = 1, axes: Any = (0, 1)) -> Value:
         Call((uniform(rng, 2, 2),), {"offset": 5}),
     ],
     method=True,
+    remembered=True,
 )
 def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
     """The diagonal of two axes, as the last axis of a read-only view.
@@ -565,7 +573,8 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
         Call((uniform(rng, 3),), {}),
         Call((uniform(rng, 3),), {"k": -2}),
         Call((uniform(rng, 3, 4),), {"k": 1}),
-    ]
+    ],
+    remembered=True,
 )
 def diag(x: Any, k: int = 0) -> Value:
     """Of a 1-d array the matrix with it on the ``k``-th diagonal; of a matrix its ``k``-th diagonal (a read-only view).

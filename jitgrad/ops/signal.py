@@ -175,7 +175,7 @@ def _sequence_samples(rng: np.random.Generator) -> list[Call]:
     return [*modes, Call((uniform(rng, 3), uniform(rng, 2)), {})]
 
 
-@operation(samples=lambda rng: [*_sequence_samples(rng), Call((uniform(rng), uniform(rng, 3)), {})])
+@operation(samples=lambda rng: [*_sequence_samples(rng), Call((uniform(rng), uniform(rng, 3)), {})], remembered=True)
 def convolve(a: Any, v: Any, mode: str = "full") -> Value:
     """Convolution of two sequences: ``out[k]`` is the sum over j of ``a[j] * v[k - j]``.
 
@@ -194,7 +194,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Value:
     return _correlated(x, flip_view(w, axes=(0,)), mode, "convolve")
 
 
-@operation(samples=_sequence_samples)
+@operation(samples=_sequence_samples, remembered=True)
 def correlate(a: Any, v: Any, mode: str = "valid") -> Value:
     """Cross-correlation of two sequences: ``out[k]`` is the sum over j of ``a[j + k] * v[j]``.
 

@@ -13,8 +13,10 @@ import numpy as np
 from jitgrad.core import scalar
 from jitgrad.core.aval import make_aval
 from jitgrad.core.dispatch import as_value, constant
-from jitgrad.core.primitive import Value
-from jitgrad.kernels.kernel import ArrayKernel
+from jitgrad.core.primitive import ArrayCall, Value
+from jitgrad.kernels.kernel import ArrayKernel, KernelPart
+from jitgrad.ops import array_calls
+from jitgrad.ops.array_primitives import array_call
 from jitgrad.ops.axes import dropped_shape, from_rows, reduced_axes, rows_of
 from jitgrad.ops.blocks import Call, host, operation
 from jitgrad.ops.comparison import isinf
@@ -31,8 +33,13 @@ def _spread_sum(x: Value, axes: tuple[int, ...]) -> Value:
     return spread(sum_over(x, axes=axes), x.shape, axes)
 
 
-def _like_first(x, *_, axes):
+def _like_first(x, *_, **_params):
     return make_aval(x.shape, x.dtype)
+
+
+def _by_rows(axes, *operands):
+    """The operands as rows of the axes, which are the last ones."""
+    return tuple([array_calls.rows(v, len(axes)) for v in operands])
 
 
 # --------------------------------------------------------------------------- the same in operations, to be fused
@@ -80,35 +87,43 @@ def _log_softmax_expression(x, *, axes):
 # --------------------------------------------------------------------------- softmax
 
 
-@ArrayKernel
-def softmax_kernel(x, factor, nothing, out):
-    """``exp(x) / sum(exp(x))`` of each row, times its factor; ``nothing`` where every element of a row is -inf."""
-    n = x.shape[1]
-    for r in range(x.shape[0] if n else 0):
-        row = x[r]
-        made = out[r]
-        share = np.float64(factor[r])
-        top = row[0]
+@KernelPart
+def softmax_of_row(row, share, nothing, made):
+    """``exp(row) / sum(exp(row))`` times the share; ``nothing`` where every element is -inf."""
+    n = row.size
+    top = row[0]
+    for k in range(n):
+        top = scalar.maximum(top, row[k])
+    if top == -np.inf:
         for k in range(n):
-            top = scalar.maximum(top, row[k])
-        if top == -np.inf:
-            for k in range(n):
-                made[k] = share * nothing
-        elif top == np.inf:
-            ties = 0
-            for k in range(n):
-                ties += row[k] == top
-            for k in range(n):
-                made[k] = scalar.sel(row[k] == top, share / ties, 0.0)
-        else:
-            total = 0.0
-            for k in range(n):
-                weight = scalar.exp(row[k] - top)
-                made[k] = weight
-                total = scalar.radd(total, weight)
-            scale = share / total
-            for k in range(n):
-                made[k] = made[k] * scale
+            made[k] = share * nothing
+    elif top == np.inf:
+        ties = 0
+        for k in range(n):
+            ties += row[k] == top
+        for k in range(n):
+            made[k] = scalar.sel(row[k] == top, share / ties, 0.0)
+    else:
+        total = 0.0
+        for k in range(n):
+            weight = scalar.exp(row[k] - top)
+            made[k] = weight
+            total = scalar.radd(total, weight)
+        scale = share / total
+        for k in range(n):
+            made[k] = made[k] * scale
+
+
+@ArrayKernel
+def softmax_kernel(x, nothing, out):
+    for r in range(x.shape[0] if x.shape[1] else 0):
+        softmax_of_row(x[r], 1.0, nothing, out[r])
+
+
+@ArrayKernel
+def softmax_shares_kernel(g, x, out):
+    for r in range(x.shape[0] if x.shape[1] else 0):
+        softmax_of_row(x[r], np.float64(g[r]), 0.0, out[r])
 
 
 @ArrayKernel
@@ -141,30 +156,27 @@ def _pull_jvp(tangents, out, g, weights, *, axes):
     return moved
 
 
-@host(
+@array_call(
     infer=_like_first,
+    last="axes",
     vjp=_pull_vjp,
     jvp=_pull_jvp,
     expression=lambda g, weights, *, axes: weights * (g - _spread_sum(g * weights, axes)),
 )
-def softmax_pull(g, weights, *, axes):
-    rows = rows_of(weights, axes)
-    out = np.empty_like(rows)
-    softmax_pull_kernel(rows_of(g, axes), rows, out)
-    return from_rows(out, weights.shape, axes)
+def softmax_pull(g, weights, out, *, axes):
+    return ArrayCall(softmax_pull_kernel, _by_rows(axes, g, weights, out))
 
 
-@host(
-    infer=lambda x, *, axes, nothing: make_aval(x.shape, x.dtype),
+@array_call(
+    infer=_like_first,
+    last="axes",
     vjp=lambda g, out, x, *, axes, nothing: (softmax_pull(g, out, axes=axes),),
     jvp=lambda tangents, out, x, *, axes, nothing: softmax_pull(tangents[0], out, axes=axes),
     expression=_softmax_expression,
 )
-def softmax_over(x, *, axes, nothing):
-    rows = rows_of(x, axes)
-    out = np.empty_like(rows)
-    softmax_kernel(rows, np.ones(rows.shape[0], x.dtype), float("nan") if nothing is None else nothing, out)
-    return from_rows(out, x.shape, axes)
+def softmax_over(x, out, *, axes, nothing):
+    row, made = _by_rows(axes, x, out)
+    return ArrayCall(softmax_kernel, (row, float("nan") if nothing is None else nothing, made))
 
 
 def _shares_vjp(h, out, g, x, *, axes):
@@ -196,7 +208,7 @@ def softmax_shares(g, x, *, axes):
     """``g`` handed out in the shares of a softmax, and nothing where every element is -inf."""
     rows = rows_of(x, axes)
     out = np.empty_like(rows)
-    softmax_kernel(rows, flat(g), 0.0, out)
+    softmax_shares_kernel(flat(g), rows, out)
     return from_rows(out, x.shape, axes)
 
 
@@ -230,7 +242,7 @@ def _softmax_reference(x: Any, axis: Any = -1) -> Any:
     return weights / np.sum(weights, axis=axis, keepdims=True)
 
 
-@operation(samples=_softmax_samples, method=True, reference=_softmax_reference)
+@operation(samples=_softmax_samples, method=True, reference=_softmax_reference, remembered=True)
 def softmax(x: Any, axis: Axis = -1) -> Value:
     """``exp(x) / sum(exp(x))`` along an axis (the last by default; a tuple of axes or None for all).
 
@@ -277,24 +289,23 @@ def _logsumexp_jvp(tangents, out, x, *, axes):
     return sum_over(tangents[0] * softmax_over(x, axes=axes, nothing=0.0), axes=axes)
 
 
-@host(
+@array_call(
     infer=lambda x, *, axes: make_aval(dropped_shape(x.shape, axes), x.dtype),
+    last="axes",
     # the weights are computed anew: exp(x - out) would lose the digits that a large result has lost
     vjp=lambda g, out, x, *, axes: (softmax_shares(g, x, axes=axes),),
     jvp=_logsumexp_jvp,
     expression=_logsumexp_expression,
 )
-def logsumexp_over(x, *, axes):
-    out = np.empty(dropped_shape(x.shape, axes), x.dtype)
-    logsumexp_kernel(rows_of(x, axes), out.reshape(-1))
-    return out
+def logsumexp_over(x, out, *, axes):
+    return ArrayCall(logsumexp_kernel, (*_by_rows(axes, x), array_calls.flat(out)))
 
 
 def _logsumexp_reference(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     return np.log(np.sum(np.exp(x, dtype=_float(x)), axis=axis, keepdims=keepdims))
 
 
-@operation(samples=reduction_samples, method=True, reference=_logsumexp_reference)
+@operation(samples=reduction_samples, method=True, reference=_logsumexp_reference, remembered=True)
 def logsumexp(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Value:
     """``log(sum(exp(x)))`` over axes (all by default), which never overflows; -inf of no elements.
 
@@ -372,30 +383,26 @@ def _log_pull_jvp(tangents, out, g, logs, *, axes):
     return moved
 
 
-@host(
+@array_call(
     infer=_like_first,
+    last="axes",
     vjp=_log_pull_vjp,
     jvp=_log_pull_jvp,
     expression=lambda g, logs, *, axes: g - exp(logs) * _spread_sum(g, axes),
 )
-def log_softmax_pull(g, logs, *, axes):
-    rows = rows_of(logs, axes)
-    out = np.empty_like(rows)
-    log_softmax_pull_kernel(rows_of(g, axes), rows, out)
-    return from_rows(out, logs.shape, axes)
+def log_softmax_pull(g, logs, out, *, axes):
+    return ArrayCall(log_softmax_pull_kernel, _by_rows(axes, g, logs, out))
 
 
-@host(
+@array_call(
     infer=_like_first,
+    last="axes",
     vjp=lambda g, out, x, *, axes: (log_softmax_pull(g, out, axes=axes),),
     jvp=lambda tangents, out, x, *, axes: tangents[0] - _spread_sum(tangents[0] * exp(out), axes),
     expression=_log_softmax_expression,
 )
-def log_softmax_over(x, *, axes):
-    rows = rows_of(x, axes)
-    out = np.empty_like(rows)
-    log_softmax_kernel(rows, out)
-    return from_rows(out, x.shape, axes)
+def log_softmax_over(x, out, *, axes):
+    return ArrayCall(log_softmax_kernel, _by_rows(axes, x, out))
 
 
 def _log_softmax_reference(x: Any, axis: Any = -1) -> Any:
@@ -405,7 +412,7 @@ def _log_softmax_reference(x: Any, axis: Any = -1) -> Any:
     return moved - np.log(np.sum(np.exp(moved), axis=axis, keepdims=True))
 
 
-@operation(samples=_softmax_samples, method=True, reference=_log_softmax_reference)
+@operation(samples=_softmax_samples, method=True, reference=_log_softmax_reference, remembered=True)
 def log_softmax(x: Any, axis: Axis = -1) -> Value:
     """``x - log(sum(exp(x)))`` along an axis (the last by default; a tuple of axes or None for all).
 

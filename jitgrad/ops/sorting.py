@@ -184,7 +184,7 @@ def _argsort_reference(x: Any, axis: Any = -1, *, descending: bool = False, stab
     return np.lexsort((-number, ~missing) if descending else (number, missing), axis=axis)
 
 
-@operation(samples=_sort_samples, reference=_sort_reference)
+@operation(samples=_sort_samples, reference=_sort_reference, remembered=True)
 def sort(x: Any, axis: Axis = -1, *, descending: bool = False, stable: bool = True) -> Value:
     """A sorted copy along an axis (the last by default; None: of all elements). NaN counts as greatest.
 
@@ -202,7 +202,7 @@ def sort(x: Any, axis: Axis = -1, *, descending: bool = False, stable: bool = Tr
     return sorted_values(x, axis=number, descending=bool(descending), stable=bool(stable))
 
 
-@operation(samples=_sort_samples, nondiff=True, method=True, reference=_argsort_reference)
+@operation(samples=_sort_samples, nondiff=True, method=True, reference=_argsort_reference, remembered=True)
 def argsort(x: Any, axis: Axis = -1, *, descending: bool = False, stable: bool = True) -> Value:
     """The indices (int64) that sort along an axis (the last by default; None: all elements in C order).
 

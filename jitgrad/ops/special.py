@@ -194,6 +194,7 @@ def _elu_reference(x: Any, alpha: Any = 1.0) -> Any:
     ],
     method=True,
     reference=_elu_reference,
+    remembered=True,
 )
 def elu(x: Any, alpha: Any = 1.0) -> Value:
     """``x`` where it is positive, else ``alpha * (exp(x) - 1)``.
@@ -335,7 +336,7 @@ def _nan_samples(rng: np.random.Generator) -> list[Call]:
     ]
 
 
-@operation(samples=_nan_samples, method=True)
+@operation(samples=_nan_samples, method=True, remembered=True)
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Value:
     """NaN replaced by ``nan``, infinities by ``posinf`` and ``neginf`` (by default the extreme finite numbers).
 

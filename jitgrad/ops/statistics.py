@@ -228,7 +228,7 @@ def _correction(ddof: Any, correction: Any, what: str) -> float:
     return float(given)
 
 
-@operation(samples=_spread_samples, method=True)
+@operation(samples=_spread_samples, method=True, remembered=True)
 def var(
     x: Any,
     axis: Axis = None,
@@ -252,7 +252,7 @@ def var(
     return kept(var_over(x, axes=axes, correction=_correction(ddof, correction, "var")), x, axes, keepdims)
 
 
-@operation(samples=_spread_samples, method=True)
+@operation(samples=_spread_samples, method=True, remembered=True)
 def std(
     x: Any,
     axis: Axis = None,

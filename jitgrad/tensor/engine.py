@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.core.aval import ShapedArray, aval_of
 from jitgrad.core.graph import Graph, Tracer, is_number
@@ -15,10 +13,11 @@ from jitgrad.core.memory import owner
 from jitgrad.core.modes import grad_mode, in_backward
 from jitgrad.core.primitive import Elementwise, Primitive, View
 from jitgrad.core.trace import atom_of, current_graph, is_any_replaced, is_tracing, operand_for
+from jitgrad.core.watching import note_applied, watches
 from jitgrad.eager import Plan, Recorder, plan_for
-from jitgrad.errors import DefinitionError, user_line
+from jitgrad.errors import user_line
 from jitgrad.tensor.operands import as_tensor, constant, elementwise_operands, operand, promoted, wrap
-from jitgrad.tensor.recording import attach, inherit_origin, record, tracked_operands
+from jitgrad.tensor.recording import attach, inherit_origin, record, run_recorded, tracked_operands
 from jitgrad.tensor.storage import link_view, storage_of
 from jitgrad.tensor.tensor import Tensor, make
 from jitgrad.tensor.traced_memory import share_traced
@@ -53,41 +52,29 @@ def apply(primitive: Primitive, args: tuple[Any, ...], params: dict[str, Any]) -
     if graph is not None and not all(map(is_number, arrays)):
         return _trace(primitive, operands, params, graph)
     plan = plan_for(primitive, tuple([t._aval for t in operands]), params)
-    found = plan.run(*arrays)
-    if graph is not None and type(found) is np.ndarray and found.ndim == 0:
-        found.flags.writeable = False  # made of numbers of the program alone: another one
     if primitive.outputs > 1:
-        results = tuple([make(a, aval_of(a)) for a in found])
+        results = tuple([make(a, aval_of(a)) for a in plan.run(*arrays)])
         if tracked:
             record(plan, operands, results)
+        if watches:
+            note_applied(plan, operands, None)
         return results
     if type(impl) is View:
-        return view_result(plan, operands[0], found)
-    result: Tensor = _new(Tensor)
-    result._value = found
-    result._aval = plan.aval or _aval_of_result(plan, found)
-    if tracked:
-        record(plan, operands, (result,))
+        result = view_result(plan, operands[0], plan.run(*arrays))
     else:
-        inherit_origin(operands, result)
+        result = run_recorded(plan, operands, arrays)
+    if graph is not None and result.ndim == 0:
+        result._value.flags.writeable = False  # made of numbers of the program alone: another one
+    if watches:
+        note_applied(plan, operands, result)
     return result
-
-
-def _aval_of_result(plan: Plan, found: Any) -> ShapedArray:
-    """The aval of what a plan gave that does not know it yet."""
-    if type(found) is not np.ndarray:  # a kernel would read a NumPy scalar as if it were an array
-        raise DefinitionError(f"{plan.primitive.name} must give an ndarray, not {type(found).__name__}")
-    aval = aval_of(found)
-    if plan.settled:
-        plan.aval = aval
-    return aval
 
 
 def view_result(plan: Plan, base: Tensor, found: Any) -> Tensor:
     """The tensor on what a view primitive made of ``base``: recorded, and linked to the base where it shares its memory."""
     result: Tensor = _new(Tensor)
     result._value = found
-    result._aval = plan.aval or _aval_of_result(plan, found)
+    result._aval = plan.aval or plan.aval_of_result(found)
     mode = _is_enabled()
     edge = base._edge
     if edge is None:

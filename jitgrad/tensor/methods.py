@@ -19,10 +19,11 @@ from jitgrad.ops.catalog import operations
 from jitgrad.tensor import graph_methods, numpy_protocols, printing, shape_methods
 from jitgrad.tensor.inplace import assign, set_item
 from jitgrad.tensor.operands import is_operand, number_operator
+from jitgrad.tensor.remembered import remembered_function
 from jitgrad.tensor.short_way import binary_function, fold_function, pair_function, reflected_function, unary_function
 from jitgrad.tensor.storage import is_held
 from jitgrad.tensor.tensor import Tensor
-from jitgrad.tensor.views import get_item, view_method
+from jitgrad.tensor.views import get_item
 
 __all__ = ["install_methods", "public_function"]
 
@@ -92,6 +93,8 @@ class _ForeignName:
 def public_function(op: Operation[..., Any]) -> Callable[..., Any]:
     """The function under which an operation is exported: elementwise ones and reductions take the short way for tensors."""
     primitive = op.primitive
+    if op.remembered or op.views:
+        return remembered_function(op.function)
     if op.fold is not None:
         return functools.wraps(op.function)(fold_function(op.fold, op.function))
     if primitive is None or not isinstance(primitive.impl, Elementwise) or primitive.impl.arity > 2:
@@ -121,8 +124,8 @@ def _method(op: Operation[..., Any], name: str) -> Callable[..., Any]:
         made = unary_function(primitive, op.function)
     elif op.fold is not None:
         made = fold_function(op.fold, op.function)
-    elif op.views:
-        made = view_method(op.function)
+    elif op.remembered or op.views:
+        made = remembered_function(op.function)
     else:
 
         def made(self: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -149,7 +152,11 @@ def _install_operator(op: Operation[..., Any]) -> None:
     if op.primitive is not None:
         forward = binary_function(op.primitive, general)
     else:
-        forward = _guarded(general) if op.single is None else pair_function(op.single, _guarded(general))
+        forward = _guarded(general)
+        if op.single is not None:
+            forward = pair_function(op.single, forward)
+        elif op.remembered:
+            forward = remembered_function(forward)
     if symbol in _COMPARE:
         _put(f"__{_COMPARE[symbol]}__", forward)
         return

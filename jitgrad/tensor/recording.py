@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jitgrad.autodiff.node import GradNode
+from jitgrad.autodiff.node import GradNode, next_tick
 from jitgrad.autodiff.reverse import fingerprints
 from jitgrad.core.graph import Tracer
 from jitgrad.core.memory import owner
@@ -17,38 +17,56 @@ from jitgrad.eager import Plan, Recorder, recorder_for
 from jitgrad.errors import user_line
 from jitgrad.tensor.tensor import Tensor
 
-__all__ = ["attach", "inherit_origin", "kept", "kept_values", "record", "tracked_operands"]
+__all__ = ["attach", "inherit_origin", "kept", "kept_values", "record", "run_recorded", "tracked_operands"]
 
-_FIRST, _SECOND, _BOTH = (0,), (1,), (0, 1)
 _ndarray = np.ndarray
+_new = object.__new__
+_FIRST = (0,)
+
+
+def run_recorded(plan: Plan, operands: Sequence[Tensor], arrays: list[Any]) -> Tensor:
+    """The result of a plan of one result, no view, on these operands with their arrays, in its place in the graph."""
+    found = plan.run(*arrays)
+    result: Tensor = _new(Tensor)
+    result._value = found
+    result._aval = plan.aval or plan.aval_of_result(found)
+    places: Any = _FIRST
+    if len(operands) == 1:
+        (x,) = operands
+        if x._edge is None:
+            if x._origin is not None:
+                result._origin = x._origin
+            return result
+        edges, slot = [x._edge], x._slot
+    else:
+        places, edges, slot = [], [], 0
+        for k, t in enumerate(operands):
+            if t._edge is not None:
+                places.append(k)
+                edges.append(t._edge)
+                slot = slot or t._slot
+        if not edges:
+            inherit_origin(operands, result)
+            return result
+        places = tuple(places)
+    recorder = plan.recorders.get(places)  # there is one only where all of these and the result are differentiable
+    if recorder is None or slot or grad_mode.get() is not True:
+        record(plan, operands, (result,))
+        return result
+    for k in recorder.keep:
+        if k < len(arrays) and operands[k]._storage is not None:
+            arrays[k] = kept(operands[k])
+    result._edge = node = _new(GradNode)
+    node.recorder = recorder
+    node.edges = tuple(edges)
+    node.residuals = recorder.save(*arrays, found)
+    node.tick = next_tick()
+    return result
 
 
 def record(plan: Plan, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
     """Give the results their place in the graph, if an operand is tracked and grad mode is on."""
     mode = grad_mode.get()
-    recorders = plan.recorders  # there is one only where all of its operands and the result are differentiable
-    if mode is True and recorders:
-        edges: tuple[Any, ...]
-        count = len(operands)
-        if count == 1:
-            operand = operands[0]
-            recorder, edges, slot = recorders.get(_FIRST), (operand._edge,), operand._slot
-        elif count == 2:
-            x, y = operands
-            first, second, slot = x._edge, y._edge, x._slot or y._slot
-            if first is None:
-                recorder, edges = recorders.get(_SECOND), (second,)
-            elif second is None:
-                recorder, edges = recorders.get(_FIRST), (first,)
-            else:
-                recorder, edges = recorders.get(_BOTH), (first, second)
-        else:
-            tracked = [t for t in operands if t._edge is not None]
-            recorder = recorders.get(tuple([i for i, t in enumerate(operands) if t._edge is not None]))
-            edges, slot = tuple([t._edge for t in tracked]), max([t._slot for t in tracked], default=0)
-        if recorder is not None and recorder.outputs == 1 and not slot:
-            results[0]._edge = GradNode(recorder, edges, kept_values(recorder, operands, results))
-            return
     needs = tracked_operands(plan.primitive, operands, results, mode)
     if needs:
         # a tangent reads the values that a cotangent reads, unless the two have rules of their own

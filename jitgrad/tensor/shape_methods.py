@@ -7,8 +7,8 @@ from typing import Any
 from jitgrad.ops.linear import copy_of
 from jitgrad.ops.shape import broadcast_to, matrix_transpose, permute_dims
 from jitgrad.ops.shape import reshape as reshape_function
+from jitgrad.tensor.remembered import remembered_function
 from jitgrad.tensor.tensor import Tensor
-from jitgrad.tensor.views import view_method
 
 __all__ = ["METHODS"]
 
@@ -66,10 +66,10 @@ def _matrix_transposed(self: Tensor) -> Tensor:
 
 
 METHODS: dict[str, Any] = {
-    "reshape": view_method(reshape),
-    **dict.fromkeys(("transpose", "permute", "permute_dims"), view_method(transpose)),
-    "expand": view_method(broadcast_method),
+    "reshape": remembered_function(reshape),
+    **dict.fromkeys(("transpose", "permute", "permute_dims"), remembered_function(transpose)),
+    "expand": remembered_function(broadcast_method),
     "contiguous": contiguous,
-    "T": property(view_method(_transposed)),
-    "mT": property(view_method(_matrix_transposed)),
+    "T": property(remembered_function(_transposed)),
+    "mT": property(remembered_function(_matrix_transposed)),
 }

@@ -15,7 +15,7 @@ from jitgrad.core.primitive import Elementwise, Primitive
 from jitgrad.eager import Plan, keep_plan, plan_for, recorder_for
 from jitgrad.ops.blocks import Single
 from jitgrad.tensor.operands import SCALARS, as_tensor, is_operand, number_constant
-from jitgrad.tensor.recording import inherit_origin, kept, record
+from jitgrad.tensor.recording import kept, record, run_recorded
 from jitgrad.tensor.tensor import Tensor
 
 __all__ = ["binary_function", "fold_function", "pair_function", "reflected_function", "unary_function"]
@@ -42,6 +42,8 @@ def unary_function(primitive: Primitive, general: Callable[..., Any] | None = No
         try:
             plan = plans[(self._aval,)]
         except (KeyError, AttributeError):
+            plan = None  # and on, outside: an error of the user's has not come of this one
+        if plan is None:
             return general() if self is _MISSING else general(self)
         x = self._value
         if elementwise:
@@ -108,6 +110,8 @@ def _of_two(
         try:
             plan = plans[self._aval, other._aval]
         except KeyError:
+            plan = None
+        if plan is None:
             return general(self, given)
         x = self._value
         y = other._value
@@ -210,14 +214,7 @@ def fold_function(primitive: Primitive, general: Callable[..., Any]) -> Callable
         plan = along.get((x._aval, axis))
         if plan is None:
             return first_time(along, (x._aval, axis), x, (axis,), axis)
-        result = _new(Tensor)
-        result._value = out = plan.run(x._value)
-        result._aval = plan.aval or aval_of(out)
-        if x._edge is not None:
-            record(plan, (x,), (result,))
-        else:
-            inherit_origin((x,), result)
-        return result
+        return run_recorded(plan, (x,), [x._value])
 
     def first_time(table: dict[Any, Plan], key: Any, x: Tensor, axes: Iterable[int], *given: int) -> Any:
         result = general(x, *given)

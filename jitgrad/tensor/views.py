@@ -6,9 +6,7 @@ besides an array.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -22,38 +20,7 @@ from jitgrad.tensor.engine import view_result
 from jitgrad.tensor.tensor import Tensor
 from jitgrad.tensor.traced_memory import share_at
 
-__all__ = ["check_masks", "get_item", "view_method"]
-
-_INT: Final = frozenset([int])
-
-
-def view_method(general: Callable[..., Any]) -> Callable[..., Any]:
-    """The method of a function that makes one view where it can; usual calls are by integers, or one tuple of them.
-
-    Which view that is, the history of the first result says.
-    """
-    plans: dict[Any, Plan] = {}
-
-    @functools.wraps(general)
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if kwargs or not _INT.issuperset(map(type, args)):
-            (only,) = args if len(args) == 1 else (None,)
-            if kwargs or type(only) is not tuple or not _INT.issuperset(map(type, only)):
-                return general(self, *args, **kwargs)
-        key = (self._aval, *args)
-        plan = plans.get(key)
-        if plan is not None:
-            return view_result(plan, self, plan.run(self._value))
-        result = general(self, *args)
-        chain = self._chain
-        made = result._chain
-        if len(made) == len(chain) + 1 and made[:-1] == chain and result._history is self._history:
-            primitive, params = made[-1]
-            keep_plan(plans, key, plan_for(primitive, (self._aval,), dict(params)))
-        return result
-
-    return method
-
+__all__ = ["check_masks", "get_item"]
 
 _views: dict[Any, Plan] = {}  # by the aval and the index as it is written
 
@@ -89,6 +56,8 @@ def get_item(tensor: Tensor, index: Any) -> Tensor:
         plan = _views[key]
         found = tensor._value[taken]
     except (KeyError, TypeError, IndexError):
+        plan = None
+    if plan is None:
         return _new_item(tensor, index, key)
     return view_result(plan, tensor, found)
 
