@@ -104,11 +104,13 @@ def softmax_of_row(row, share, nothing, made):
         for k in range(n):
             made[k] = scalar.sel(row[k] == top, share / ties, 0.0)
     else:
-        total = 0.0
         for k in range(n):
-            weight = scalar.exp(row[k] - top)
-            made[k] = weight
-            total = scalar.radd(total, weight)
+            made[k] = scalar.exp(row[k] - top)
+        total = 0.0
+        for k in range(
+            n
+        ):  # by itself: a loop that also writes adds up in another order where it is near to what it reads
+            total = scalar.radd(total, made[k])
         scale = share / total
         for k in range(n):
             made[k] = made[k] * scale
