@@ -12,6 +12,9 @@ import jitgrad as jg
 from jitgrad.errors import ArgumentError, JitgradError, ShapeError
 from jitgrad.ops.blocks import Operation
 from jitgrad.ops.catalog import operations
+from jitgrad.ops.softmax import softmax_kernel
+from jitgrad.tensor.remembered import remembered_function
+from jitgrad.transforms.surroundings import Surroundings
 
 Array = np.ndarray[Any, Any]
 REMEMBERED = {name: op for name, op in operations().items() if (op.remembered or op.views) and op.public}
@@ -154,7 +157,7 @@ def test_views_stay_views_and_writes_are_seen() -> None:
         np.testing.assert_array_equal(g.numpy(), np.full((2, 2), 6.0))
 
 
-def test_grad_modes_and_anomaly_are_those_of_the_moment() -> None:
+def test_grad_modes_are_those_of_the_moment() -> None:
     x = jg.tensor([[1.0, 2.0]], requires_grad=True)
     for _ in range(3):
         assert jg.softmax(x, -1).requires_grad
@@ -213,3 +216,100 @@ def test_an_error_does_not_tell_of_a_plan_that_was_not_there(wrong: Callable[[An
             wrong(jg.tensor([1.0, 2.0]))
         error = caught.value
         assert error.__suppress_context__ or not isinstance(error.__context__, KeyError)
+
+
+@pytest.mark.parametrize("name", sorted(REMEMBERED))
+def test_a_second_call_does_not_run_the_whole_function(name: str) -> None:
+    op, runs, spared = REMEMBERED[name], [0], 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        runs[0] += 1
+        return op.function(*args, **kwargs)
+
+    function = remembered_function(counted)
+    assert op.samples is not None
+    for call in op.samples(np.random.default_rng(0)):
+        for scale in (1.0, 0.5):
+            runs[0] = 0
+            args = tensors_of(call.args, lambda a, scale=scale: a[...] * scale)
+            function(*args, **{k: tensors_of(v, np.copy) for k, v in call.kwargs.items()})
+        spared += not runs[0]
+    assert spared, "remember no function that is never one primitive"
+
+
+class Model:
+    """A function that finds an operation and its parameter in attributes."""
+
+    def __init__(self, operation: Callable[..., Any], w: Any) -> None:
+        self.operation, self.w = operation, w
+
+    def __call__(self, x: Any) -> Any:
+        return self.operation(self.w) * x
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        jg.elu,
+        lambda w, act=jg.elu: act(w, 0.5),
+        lambda w, act=jg.clip: act(w, 0.0, 1.0),
+        lambda w, act=jg.power: act(w, 2.5),
+        lambda w, act=jg.softmax: act(w, -1),
+        lambda w, act=jg.tanh: act(w),
+    ],
+)
+def test_what_is_remembered_is_nothing_that_a_function_captures(operation: Callable[..., Any]) -> None:
+    w = jg.tensor([0.25, 2.0], requires_grad=True)
+    for _ in range(2):
+        operation(jg.tensor([1.0, 1.0]))
+    jg.jit(Model(operation, w))(2.0).sum().backward()
+    (expected,) = jg.autograd.grad((operation(w) * 2.0).sum(), [w])
+    np.testing.assert_allclose(w.grad.numpy(), expected.numpy(), rtol=1e-14)
+    model = Model(operation, w)
+    places = len(Surroundings(model, ())._walk().places)
+    for n in range(3, 40):
+        operation(jg.tensor(np.ones(n)))
+    assert len(Surroundings(model, ())._walk().places) == places
+
+
+def table_sizes(function: Any) -> int:
+    tables = [c.cell_contents for c in function.__closure__ if isinstance(c.cell_contents, dict)]
+    assert tables
+    return max(map(len, tables))
+
+
+def test_tables_do_not_fill_with_what_is_never_found_again() -> None:
+    x = jg.tensor([[1.0, 2.0]] * 3)
+    jg.softmax(x, -1), jg.clip(x, 0.0, 1.0), jg.dot(x[0], x[1])
+    sizes = [table_sizes(f) for f in (jg.softmax, jg.clip, jg.dot)]
+    for k in range(100):
+        jg.vmap(lambda r: jg.softmax(r, -1))(x)
+        jg.clip(x, -float(k), float("nan"))
+        jg.dot(jg.tensor(np.ones(50)), [1.0] * 50)
+    grown = [table_sizes(f) - size for f, size in zip((jg.softmax, jg.clip, jg.dot), sizes, strict=True)]
+    assert grown[0] == 0
+    assert grown[1] <= 32
+    assert grown[2] == 0
+    np.testing.assert_array_equal(jg.clip(x, 1.5, 1.75).numpy(), np.clip(x.numpy(), 1.5, 1.75))
+
+
+def test_anomalies_are_found_in_a_remembered_call() -> None:
+    x = jg.tensor([0.0, 4.0], requires_grad=True)
+    for _ in range(2):
+        jg.power(x, 0.5), jg.clip(x, 0.0, 9.0)
+    with jg.autograd.detect_anomaly():
+        y = jg.clip(x, 0.0, 9.0) / x.detach()
+        with pytest.raises(RuntimeError, match="test_remembered"):
+            y.sum().backward()
+
+
+@pytest.mark.parametrize("distance", range(12))
+def test_softmax_adds_up_in_one_order_wherever_its_result_lies(distance: int) -> None:
+    row = np.random.default_rng(3).normal(size=24)
+    memory = np.zeros(128)
+    x, out, apart = memory[:24].reshape(1, 24), memory[24 + distance : 48 + distance].reshape(1, 24), np.zeros((1, 24))
+    for shift in np.linspace(0.0, 1.0, 50):
+        x[0] = row + shift * np.arange(24)
+        softmax_kernel(x, 0.0, out)
+        softmax_kernel(x.copy(), 0.0, apart)
+        np.testing.assert_array_equal(out, apart)

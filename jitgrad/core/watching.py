@@ -9,12 +9,13 @@ from typing import Any, Final
 __all__ = ["note_applied", "note_value_read", "watched", "watches"]
 
 watches: Final[dict[int, list[Any]]] = {}
-"""What the threads that are watched have done, by their number; usually nobody is."""
+"""What the threads that are watched have done, by their number. A dictionary and no context variable, since every operation
+asks whether anybody is watched, and nearly always nobody is."""
 
 
 def watched(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """The result of a function, and what it did: a triple of plan, operands and result for each primitive that it applied
-    (the result only if it is one), None for each read."""
+    """The result of a function, and what it did: a triple of plan, operands and result (if it is one) for each primitive that
+    went the general way, None for each read. Operations that took a short way are not seen, but by what they made."""
     thread = get_ident()
     outer = watches.get(thread)
     done: list[Any] = []

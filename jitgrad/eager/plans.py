@@ -29,6 +29,7 @@ __all__ = [
     "elementwise_entry",
     "forget_plans",
     "forward_kernel",
+    "is_plan_table",
     "keep_plan",
     "layouts_of",
     "operand_names",
@@ -238,6 +239,11 @@ def keep_plan(table: dict[Any, Any], key: Any, plan: Any) -> None:
     table[key] = plan
     if is_tracing():  # since then: that trace may have forgotten plans before this one was there
         table.pop(key, None)
+
+
+def is_plan_table(value: Any) -> bool:
+    """Whether this is a table that plans are kept in, which nothing but the speed of operations depends on."""
+    return id(value) in _filled  # they are kept there, so that no other object has their numbers
 
 
 def forget_plans() -> None:

@@ -147,7 +147,6 @@ def hstack(arrays: Any, *, dtype: Any = None) -> Value:
         Call(([uniform(rng, 2, 3), uniform(rng, 3)],), {}),
     ],
     aliases=("row_stack",),
-    remembered=True,
 )
 def vstack(arrays: Any, *, dtype: Any = None) -> Value:
     """Arrays one below the other: along the first axis; 1-d arrays are rows.
@@ -516,8 +515,7 @@ _BY_POSITION = ("edge", "reflect", "symmetric", "wrap")
         Call((uniform(rng, 2, 3), ((1, 2), (3, 5))), {"mode": "reflect"}),
         Call((uniform(rng, 3), 5), {"mode": "symmetric"}),
         Call((uniform(rng, 2, 3), 2), {"mode": "wrap"}),
-    ],
-    remembered=True,
+    ]
 )
 def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Value:
     """The array with elements added at the ends of its axes.

@@ -278,16 +278,14 @@ def matmul(x1: Any, x2: Any) -> Value:
     return products.matmul(x1, x2)
 
 
-@operation(samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 3)), {})], namespace="linalg", remembered=True)
+@operation(samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 3)), {})], namespace="linalg")
 def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Value:
     """Dot products of vectors along an axis, as the top-level ``vecdot``."""
     return products.vecdot(x1, x2, axis=axis)
 
 
 @operation(
-    samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 3, 2)), {"axes": ((0, 1), (1, 0))})],
-    namespace="linalg",
-    remembered=True,
+    samples=lambda rng: [Call((uniform(rng, 2, 3), uniform(rng, 3, 2)), {"axes": ((0, 1), (1, 0))})], namespace="linalg"
 )
 def tensordot(x1: Any, x2: Any, *, axes: Any = 2) -> Value:
     """Sum of products over pairs of axes, as the top-level ``tensordot``."""

@@ -31,7 +31,7 @@ def op_element(x, i, p, t):
 
 @KernelPart
 def rows_product(x, y, out, ta):
-    """``out = op(x) @ y``, rows of ``y`` times numbers: two rows of the result and four of ``y`` at a time."""
+    """``out = op(x) @ y``, rows of ``y`` times numbers: two rows of the result and two of ``y`` at a time."""
     m, n = out.shape
     k = y.shape[0]
     for i in range(m):

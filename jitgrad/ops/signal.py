@@ -175,7 +175,7 @@ def _sequence_samples(rng: np.random.Generator) -> list[Call]:
     return [*modes, Call((uniform(rng, 3), uniform(rng, 2)), {})]
 
 
-@operation(samples=lambda rng: [*_sequence_samples(rng), Call((uniform(rng), uniform(rng, 3)), {})], remembered=True)
+@operation(samples=lambda rng: [*_sequence_samples(rng), Call((uniform(rng), uniform(rng, 3)), {})])
 def convolve(a: Any, v: Any, mode: str = "full") -> Value:
     """Convolution of two sequences: ``out[k]`` is the sum over j of ``a[j] * v[k - j]``.
 

@@ -30,7 +30,7 @@ def _tensordot_samples(rng: np.random.Generator) -> list[Call]:
     ]
 
 
-@operation(samples=_tensordot_samples, remembered=True)
+@operation(samples=_tensordot_samples)
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Value:
     """Sum of products over the last ``axes`` axes of ``a`` and the first ones of ``b``, or over pairs of axes
     ``(axes of a, axes of b)``.

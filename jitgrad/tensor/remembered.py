@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-from jitgrad.core.graph import is_number
+from jitgrad.core.graph import Tracer, is_number
 from jitgrad.core.primitive import View
 from jitgrad.core.trace import is_tracing
 from jitgrad.core.watching import watched
@@ -23,12 +23,11 @@ __all__ = ["remembered_function"]
 
 _PLAIN: Final = frozenset({int, bool, str, type(None), type})
 """Types of arguments of which equal ones of one type mean the same."""
-
-
+_MOST_ITEMS: Final = 32
+_MOST_TRIED: Final = 32
 _MISSING: Final = object()
 _INT: Final = frozenset({int})
 _SEVERAL: Final = (None, False, None)
-
 
 _Known: TypeAlias = tuple[Plan | None, bool, list[Any] | None]
 """A call that is one primitive: its plan, whether that is of a view, and, where it does not take the tensors in their order,
@@ -38,6 +37,7 @@ what it takes (an int: which one of them; a tensor: that number of the program).
 def remembered_function(general: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which does not do again what it did for such arguments before, if all it did was one primitive."""
     calls: dict[Any, _Known] = {}
+    tried: dict[Any, int] = {}  # by the avals: how many calls were looked at
 
     @functools.wraps(general)
     def function(first: Any = _MISSING, /, *rest: Any, **named: Any) -> Any:
@@ -69,13 +69,26 @@ def remembered_function(general: Callable[..., Any]) -> Callable[..., Any]:
         return general(*_given(first, rest), **named)
 
     def first_time(key: Any, tensors: list[Tensor], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if is_tracing() or len(set(map(id, tensors))) < len(tensors):  # which of the same two it took is not seen
+        form = tuple([t._aval for t in tensors])
+        count = tried.get(form, 0)
+        # of the same tensor twice it is not seen which was taken; what differs at each call would never be found again
+        if (
+            is_tracing()
+            or count >= _MOST_TRIED
+            or len(set(map(id, tensors))) < len(tensors)
+            or any(map(_is_traced, tensors))
+        ):
             return general(*args, **named)
         result, done = watched(general, args, named)
         keep_plan(calls, key, _one_primitive(done, tensors, result))
+        keep_plan(tried, form, count + 1)
         return result
 
     return function
+
+
+def _is_traced(tensor: Tensor) -> bool:
+    return type(tensor._value) is Tracer
 
 
 def _given(first: Any, rest: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -99,6 +112,8 @@ def _note(arguments: Any, key: list[Any], tensors: list[Tensor]) -> bool:
             key.append(float)
             key.append(a or str(a))  # zeros have a sign
         elif kind is list or kind is tuple:
+            if len(a) > _MOST_ITEMS:  # data, and not a shape or some tensors
+                return False
             key.append(kind)
             key.append(len(a))
             if not _note(a, key, tensors):
@@ -121,8 +136,11 @@ def _one_primitive(done: list[Any], tensors: Sequence[Tensor], result: Any) -> _
     if made is None or made is not result:
         return _SEVERAL
     places = {id(t): k for k, t in enumerate(tensors)}
-    picks = [places.pop(id(o), o) for o in operands]
-    if places or any(type(p) is not int and not _is_number(p) for p in picks):
+    picks = [places.get(id(o), o) for o in operands]
+    # whatever else was computed or read on the way would have to come in by an operand
+    if {k for k in picks if type(k) is int} != set(places.values()) or any(
+        type(k) is not int and not _is_number(k) for k in picks
+    ):
         return _SEVERAL
     return plan, isinstance(plan.primitive.impl, View), None if picks == list(range(len(tensors))) else picks
 

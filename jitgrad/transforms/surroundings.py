@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from jitgrad.core.memory import owner
+from jitgrad.eager import is_plan_table
 from jitgrad.tensor import Tensor
 from jitgrad.transforms.mentions import is_imported, is_users, mentions
 from jitgrad.transforms.plain_values import (
@@ -147,6 +148,8 @@ class Walk:
 
     def _at(self, holder: Any, parent: Place | None, step: _Step, value: Any, named: bool) -> None:
         """There is ``value`` here; ``named``: the code may read it even if it is no array."""
+        if is_plan_table(value):
+            return
         if poses(type(value)):
             self.places.append(Place(holder, parent, step, value, Role.ONLY, named))
         elif isinstance(value, ARRAYS):
