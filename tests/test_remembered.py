@@ -17,7 +17,7 @@ from jitgrad.tensor.remembered import remembered_function
 from jitgrad.transforms.surroundings import Surroundings
 
 Array = np.ndarray[Any, Any]
-REMEMBERED = {name: op for name, op in operations().items() if (op.remembered or op.views) and op.public}
+REMEMBERED = {name: op for name, op in operations().items() if op.remembered and op.public}
 
 
 def public(op: Operation[..., Any]) -> Callable[..., Any]:

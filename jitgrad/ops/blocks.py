@@ -97,7 +97,6 @@ class Operation(Generic[P, R]):
         public: bool = True,
         in_place: bool = False,
         fold: Primitive | None = None,
-        views: bool = False,
         single: Single | None = None,
         remembered: bool = False,
     ) -> None:
@@ -116,7 +115,6 @@ class Operation(Generic[P, R]):
         self.public = public
         self.in_place = in_place
         self.fold = fold
-        self.views = views
         self.single = single
         self.remembered = remembered
         self.__doc__ = function.__doc__
@@ -242,7 +240,6 @@ def operation(
     reference: Callable[..., Any] | None = None,
     in_place: bool = False,
     fold: Primitive | None = None,
-    views: bool = False,
     single: Single | None = None,
     remembered: bool = False,
 ) -> Callable[[Callable[P, R]], Operation[P, R]]:
@@ -251,9 +248,9 @@ def operation(
     ``samples(rng)`` gives calls for the property tests (None: tested by hand, for creation functions). ``namespace``:
     "linalg" for ``jg.linalg.NAME``. ``in_place``: there is a method ``NAME_`` that overwrites the first operand.
     ``fold``: the primitive that the operation is, over all axes, when called with a tensor alone.
-    ``views``: it is one view of its first operand, where it can be. ``single``: the one primitive that an operation of two
-    operands of one dtype is, where it is no more than that. ``remembered``: what it does depends on the avals of its tensors
-    and on its other arguments alone, never on values, so that a call of one primitive need not be worked out again.
+    ``single``: the one primitive that an operation of two operands of one dtype is, where it is no more than that.
+    ``remembered``: what it does depends on the avals of its tensors and on its other arguments alone, never on values, so
+    that a call of one primitive need not be worked out again.
     """
 
     def decorate(function: Callable[P, R]) -> Operation[P, R]:
@@ -270,7 +267,6 @@ def operation(
             differentiable=not nondiff,
             in_place=in_place,
             fold=fold,
-            views=views,
             single=single,
             remembered=remembered,
         )

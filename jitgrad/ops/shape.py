@@ -167,7 +167,7 @@ def _fill_in(x: Value, wanted: tuple[int, ...]) -> tuple[int, ...]:
         Call((uniform(rng, 2, 3),), {"order": "F"}),
     ],
     method=True,
-    views=True,
+    remembered=True,
 )
 def ravel(x: Any, order: str = "C") -> Value:
     """All elements along one axis; a view of a contiguous array, else a copy.
@@ -205,7 +205,7 @@ def flatten(x: Any, order: str = "C") -> Value:
         Call((uniform(rng), 0), {}),
     ],
     method=True,
-    views=True,
+    remembered=True,
     aliases=("unsqueeze",),
 )
 def expand_dims(x: Any, axis: Any = 0) -> Value:
@@ -232,7 +232,7 @@ def expand_dims(x: Any, axis: Any = 0) -> Value:
         Call((uniform(rng),), {}),
     ],
     method=True,
-    views=True,
+    remembered=True,
 )
 def squeeze(x: Any, axis: Any = None) -> Value:
     """A view without axes of extent 1: all of them, or those named.
@@ -256,7 +256,7 @@ def squeeze(x: Any, axis: Any = None) -> Value:
         Call((uniform(rng, 1), (0,)), {}),
     ],
     method=True,
-    views=True,
+    remembered=True,
 )
 def broadcast_to(x: Any, shape: Any) -> Value:
     """A read-only view of another shape, repeated along new and stretched axes.
@@ -424,7 +424,7 @@ def matrix_transpose(x: Any) -> Value:
 @operation(
     samples=lambda rng: [Call((uniform(rng, 2, 3, 4), 0, -1), {}), Call((uniform(rng, 2, 3), 1, 1), {})],
     method=True,
-    views=True,
+    remembered=True,
 )
 def swapaxes(x: Any, axis1: int, axis2: int) -> Value:
     """A view with two axes exchanged.

@@ -107,9 +107,8 @@ def softmax_of_row(row, share, nothing, made):
         for k in range(n):
             made[k] = scalar.exp(row[k] - top)
         total = 0.0
-        for k in range(
-            n
-        ):  # by itself: a loop that also writes adds up in another order where it is near to what it reads
+        # a loop of its own: one that also writes adds up in another order where it is near to what it reads
+        for k in range(n):
             total = scalar.radd(total, made[k])
         scale = share / total
         for k in range(n):

@@ -93,7 +93,7 @@ class _ForeignName:
 def public_function(op: Operation[..., Any]) -> Callable[..., Any]:
     """The function under which an operation is exported: elementwise ones and reductions take the short way for tensors."""
     primitive = op.primitive
-    if op.remembered or op.views:
+    if op.remembered:
         return remembered_function(op.function)
     if op.fold is not None:
         return functools.wraps(op.function)(fold_function(op.fold, op.function))
@@ -124,7 +124,7 @@ def _method(op: Operation[..., Any], name: str) -> Callable[..., Any]:
         made = unary_function(primitive, op.function)
     elif op.fold is not None:
         made = fold_function(op.fold, op.function)
-    elif op.remembered or op.views:
+    elif op.remembered:
         made = remembered_function(op.function)
     else:
 
