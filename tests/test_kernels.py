@@ -312,6 +312,21 @@ def test_one_kernel_for_one_source_and_signature() -> None:
 
 
 @pytest.mark.usefixtures("compiled_kernels")
+@pytest.mark.parametrize("maker", ["part_float64(work, 64, 3, 0)", "pointer_float64(work, 64, 3)"])
+def test_temporaries_begin_on_lines_of_the_cache_wherever_the_working_memory_begins(maker: str) -> None:
+    source = f"def probe_lines(work):\n    tmp0 = {maker}\n    for i in range(3):\n        store(tmp0, i, -1.0)\n"
+    run = entry_point("probe_lines", source, ("b:int8",))
+    memory = np.empty(320, np.int8)
+    pattern = np.full(3, -1.0).view(np.int8)
+    for begin in range(64):
+        memory[:] = 0
+        run(memory[begin : begin + 192])
+        first = begin + -(memory.ctypes.data + begin) % 64 + 64
+        np.testing.assert_array_equal(memory[first : first + 24], pattern)
+        assert np.count_nonzero(memory) == np.count_nonzero(pattern)
+
+
+@pytest.mark.usefixtures("compiled_kernels")
 def test_forgotten_kernels_are_loaded_from_disk_not_compiled() -> None:
     source = (
         "def probe_two(x, out):\n    n = size(out)\n    for i in range(n):\n        store(out, i, load(x, i) - 6.5)\n"

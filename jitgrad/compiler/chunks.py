@@ -115,7 +115,8 @@ class Chunked:
 
     def _copy(self, shared: Shared, count: int) -> str:
         """The name of the copies of an array, for so many chunks."""
-        self._copies.append(count * -(-shared.elements * shared.dtype.itemsize // ALIGNMENT) * ALIGNMENT)
+        nbytes = -(-shared.elements * shared.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        self._copies.append(count * nbytes + ALIGNMENT)
         return f"copy{len(self._copies) - 1}"
 
     def _part_of(self, shared: Shared, copy: str, number: str) -> str:

@@ -81,7 +81,7 @@ def explain(executable: Executable) -> Explanation:
             products += sum(isinstance(run, Call) for run in fused)
             places = emitted.workspace.places
             temporaries += len(places)
-            temporary_bytes += emitted.workspace.nbytes
+            temporary_bytes += sum(t.nbytes for t in places)
             symbols = ", ".join(f"n{k}={v}" for k, v in enumerate(emitted.extents))
             lines.append(f"  kernel {emitted.name} ({len(step.graph.nodes)} operations fused; {symbols})")
             lines += _stage_lines(plan)

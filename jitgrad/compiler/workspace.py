@@ -48,8 +48,8 @@ class Workspace:
     places: list[Temporary]
     names: dict[str, str]  # of a temporary: the name of its place
     lines: list[str]  # that take the places out of ``work``
-    nbytes: int
-    formula: str  # the number of bytes, in symbols
+    nbytes: int  # to allocate: they begin with the first whole line of the cache
+    formula: str  # the same, in symbols
 
     def renamed(self, lines: Sequence[str]) -> list[str]:
         """The lines with the places' names."""
@@ -110,8 +110,8 @@ def lay_out(
             made.append(place)
             nbytes += place.nbytes
         before = _sum(before, f"{len(places)} * {size}" if len(places) > 1 else size)
-    formula = " + ".join(f"{len(p)} * ({bytes_of(count, dtype)})" for (count, dtype), p in kinds.items()) or "0"
-    return Workspace(made, names, lines, nbytes, formula)
+    needs = [f"{len(p)} * ({bytes_of(count, dtype)})" for (count, dtype), p in kinds.items()]
+    return Workspace(made, names, lines, nbytes + ALIGNMENT, _sum(*needs, str(ALIGNMENT)))
 
 
 def _in_results(

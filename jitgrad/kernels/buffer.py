@@ -208,9 +208,21 @@ def data(typingctx: Any, memory: Any) -> Any:
     return types.CPointer(memory.dtype)(memory), generate
 
 
+_LINE: Final = 64  # bytes: a line of the cache, and the widest vector register
+
+
+def _within(context: Any, builder: Any, kind: Any, work: Any, offset: Any, result: Any) -> Any:
+    """The address so many bytes behind the first whole line of the cache in the working memory: NumPy gives memory on 16
+    bytes, where each access to a wide vector would touch two lines."""
+    base = _address(context, builder, kind, work)
+    pad = builder.and_(builder.neg(builder.ptrtoint(base, _I64)), _I64(_LINE - 1))
+    pointer = builder.gep(builder.gep(base, [pad], inbounds=True), [offset], inbounds=True)
+    return builder.bitcast(pointer, context.get_value_type(result))
+
+
 def _part_maker(element: types.Type) -> Any:
-    """An intrinsic that makes a part of the working memory: from a number of bytes on, so many elements (for the reader;
-    nothing is tested), with its number as a literal."""
+    """An intrinsic that makes a part of the working memory: from a number of bytes on (behind its first whole line of the
+    cache), so many elements (for the reader; nothing is tested), with its number as a literal."""
 
     @intrinsic(prefer_literal=True)
     def part(typingctx: Any, work: Any, offset: Any, count: Any, number: Any) -> Any:
@@ -218,9 +230,7 @@ def _part_maker(element: types.Type) -> Any:
             return None
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            base = _address(context, builder, signature.args[0], args[0])
-            pointer = builder.gep(base, [args[1]], inbounds=True)
-            return builder.bitcast(pointer, context.get_value_type(signature.return_type))
+            return _within(context, builder, signature.args[0], args[0], args[1], signature.return_type)
 
         return Part(element, number.literal_value)(work, types.intp, types.intp, number), generate
 
@@ -336,9 +346,7 @@ def _pointer_maker(element: types.Type) -> Any:
     @intrinsic
     def pointer(typingctx: Any, work: Any, offset: Any, count: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            base = _address(context, builder, signature.args[0], args[0])
-            address = builder.gep(base, [args[1]], inbounds=True)
-            return builder.bitcast(address, context.get_value_type(signature.return_type))
+            return _within(context, builder, signature.args[0], args[0], args[1], signature.return_type)
 
         return types.CPointer(element)(work, types.intp, types.intp), generate
 
